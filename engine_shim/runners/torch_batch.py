@@ -1,0 +1,99 @@
+"""From a step plan to tensors: which tokens are computed, where their KV goes, and who attends to what.
+
+Decodes are bucketed by context length, so that one very long sequence does not pad all others to its length; prefill
+chunks are cut into pieces of at most `PIECE_TOKENS` queries, which bounds the attention mask.
+Row order is: decodes by bucket, then prefills in plan order. `sampled_rows` restores the order of the plan.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..llama import AttentionGroup, TokenBatch
+from ..request import Request
+from ..step import StepPlan
+
+PIECE_TOKENS = 512
+# Sequences of up to so many blocks share a bucket: below it, padding is cheaper than another attention call.
+SMALLEST_BUCKET_BLOCKS = 32
+
+
+def build_batch(plan: StepPlan, block_tokens: int, device: torch.device) -> TokenBatch:
+    """Tensors for `plan`. Every request must hold blocks for all positions that are computed."""
+    return _BatchBuilder(block_tokens, device).build(plan)
+
+
+def completes_prefill(request: Request, chunk_tokens: int) -> bool:
+    """Whether a chunk reaches the request's last known token, so that the next one can be sampled."""
+    return request.computed_tokens + chunk_tokens == request.total_tokens
+
+
+def _bucket(request: Request, block_tokens: int) -> int:
+    blocks = -(-request.total_tokens // block_tokens)
+    return max((blocks - 1).bit_length(), SMALLEST_BUCKET_BLOCKS.bit_length() - 1)
+
+
+class _BatchBuilder:
+    def __init__(self, block_tokens: int, device: torch.device) -> None:
+        self._block_tokens = block_tokens
+        self._device = device
+        self._rows = 0
+        self._ids: list[int] = []
+        self._positions: list[Tensor] = []
+        self._slots: list[Tensor] = []
+        self._groups: list[AttentionGroup] = []
+
+    def build(self, plan: StepPlan) -> TokenBatch:
+        sampled = [0] * len(plan.decode)
+        buckets: dict[int, list[int]] = {}
+        for index, request in enumerate(plan.decode):
+            buckets.setdefault(_bucket(request, self._block_tokens), []).append(index)
+        for _, indexes in sorted(buckets.items()):
+            for row, index in enumerate(indexes, start=self._rows):
+                sampled[index] = row
+            self._add_decodes([plan.decode[index] for index in indexes])
+        for request, chunk_tokens in plan.prefill:
+            self._add_prefill(request, chunk_tokens)
+            if completes_prefill(request, chunk_tokens):
+                sampled.append(self._rows - 1)
+        return TokenBatch(
+            ids=self._tensor(self._ids),
+            positions=torch.cat(self._positions),
+            slots=torch.cat(self._slots),
+            groups=self._groups,
+            sampled_rows=self._tensor(sampled),
+        )
+
+    def _add_decodes(self, requests: list[Request]) -> None:
+        positions = self._tensor([request.total_tokens - 1 for request in requests])
+        width = -(-max(request.total_tokens for request in requests) // self._block_tokens)
+        padded = [(r.blocks + [0] * (width - len(r.blocks)))[:width] for r in requests]
+        self._ids += [request.output[-1] if request.output else request.prompt[-1] for request in requests]
+        self._add_group(self._tensor(padded), positions[:, None])
+
+    def _add_prefill(self, request: Request, chunk_tokens: int) -> None:
+        start, end = request.computed_tokens, request.computed_tokens + chunk_tokens
+        if end <= request.prompt_tokens:
+            self._ids += request.prompt[start:end]
+        else:  # recomputation after a preemption: the output is part of the context
+            self._ids += (request.prompt + request.output)[start:end]
+        table = self._tensor(request.blocks[: -(-end // self._block_tokens)])[None]
+        for first in range(start, end, PIECE_TOKENS):
+            positions = torch.arange(first, min(first + PIECE_TOKENS, end), device=self._device)
+            seen_blocks = -(-min(first + PIECE_TOKENS, end) // self._block_tokens)
+            self._add_group(table[:, :seen_blocks], positions[None])
+
+    def _add_group(self, table: Tensor, positions: Tensor) -> None:
+        """Add sequences with their `table` [requests, blocks] and the `positions` [requests, queries] to compute."""
+        requests, queries = positions.shape
+        keys = torch.arange(table.shape[1] * self._block_tokens, device=self._device)
+        mask = (keys <= positions[:, :, None])[:, None]
+        self._groups.append(AttentionGroup(self._rows, requests, queries, table, mask))
+        blocks = table.gather(1, positions // self._block_tokens)
+        self._positions.append(positions.flatten())
+        self._slots.append((blocks * self._block_tokens + positions % self._block_tokens).flatten())
+        self._rows += requests * queries
+
+    def _tensor(self, values: list[int] | list[list[int]]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=self._device)

@@ -1,0 +1,51 @@
+"""The runner that computes: a step is one forward pass over the paged KV cache, and takes the time that it takes."""
+
+from __future__ import annotations
+
+import torch
+
+from ..clock import Clock
+from ..llama import Llama, new_kv_cache
+from ..request import Request
+from ..sampling import GREEDY, Sampling, choose
+from ..step import StepPlan
+from .torch_batch import build_batch, completes_prefill
+
+
+class TorchRunner:
+    """Runs step plans on CPU or CUDA. Not thread-safe: the thread that steps the engine owns it.
+
+    `blocks` × `block_tokens` token slots are allocated at once; the scheduler hands out block numbers below `blocks`.
+    """
+
+    def __init__(self, model: Llama, blocks: int, block_tokens: int, clock: Clock) -> None:
+        self.model = model
+        self._block_tokens = block_tokens
+        self._clock = clock
+        self._kv_cache = new_kv_cache(model.config, blocks, block_tokens, model.dtype, str(model.device))
+
+    @property
+    def kv_cache_bytes(self) -> int:
+        """Memory of the paged pool."""
+        return self._kv_cache.nbytes
+
+    def run(self, plan: StepPlan) -> tuple[list[int], float]:
+        """Compute the step; ids as `Runner.run` orders them, and the elapsed seconds."""
+        begun_at = self._clock.now()
+        if not plan.decode and not plan.prefill:
+            return [], 0.0
+        logits = self.logits(plan)
+        sampled = plan.decode + [request for request, tokens in plan.prefill if completes_prefill(request, tokens)]
+        ids = choose(logits, [_wish(r) for r in sampled], [r.output_tokens for r in sampled]) if sampled else []
+        if not sampled and self.model.device.type == "cuda":
+            torch.cuda.synchronize()  # nothing was read back: without this the step would seem to take no time
+        return ids, self._clock.now() - begun_at
+
+    def logits(self, plan: StepPlan) -> torch.Tensor:
+        """Next-token logits of the requests that `run` would sample for, float32 [requests, vocab]."""
+        with torch.inference_mode():
+            return self.model.logits(build_batch(plan, self._block_tokens, self.model.device), self._kv_cache)
+
+
+def _wish(request: Request) -> Sampling:
+    return request.sampling if isinstance(request.sampling, Sampling) else GREEDY

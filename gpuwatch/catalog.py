@@ -1,0 +1,163 @@
+"""Every signal that gpuwatch knows: the only authority on names, units, kinds and bounds.
+
+Dialects map engines' names onto these, rules and dashboards speak these alone, and `/metrics` exports them as
+`gpuwatch_<name>`. Base units; ratios lie in 0–1. Meanings follow the normative vocabulary of the engine reference:
+`kv_usage_ratio` counts evictable prefix blocks as free, `req_waiting` includes preempted requests.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import msgspec
+
+Kind = Literal["gauge", "counter", "histogram"]
+
+
+class Signal(msgspec.Struct, frozen=True):
+    """One catalogue row. `low` and `high` bound a possible value, inclusive."""
+
+    name: str
+    kind: Kind
+    unit: str
+    help: str
+    low: float = 0.0
+    high: float = math.inf
+
+
+_RATIO = 1.0
+
+
+def _g(name: str, unit: str, help: str, high: float = math.inf, low: float = 0.0) -> Signal:
+    return Signal(name, "gauge", unit, help, low, high)
+
+
+def _c(name: str, unit: str, help: str) -> Signal:
+    return Signal(name, "counter", unit, help)
+
+
+def _h(name: str, unit: str, help: str) -> Signal:
+    return Signal(name, "histogram", unit, help)
+
+
+_SIGNALS = (
+    # demand and admission
+    _g("req_running", "requests", "Requests that hold KV in the running batch"),
+    _g("req_waiting", "requests", "Requests accepted and not holding KV, preempted ones included"),
+    _g("req_waiting_capacity", "requests", "Waiting for KV or a batch slot"),
+    _g("req_waiting_deferred", "requests", "Waiting for an adapter, a grammar or remote KV"),
+    _g("max_num_seqs", "requests", "Configured limit of running requests"),
+    _g("waiting_fit", "requests", "Waiting requests that would each fit in the blocks that are free now"),
+    _g("head_wait_seconds", "seconds", "How long the head of the queue has waited"),
+    _g("head_need_blocks", "blocks", "Blocks that the head of the queue needs"),
+    _g("admission_stop_reason", "code", "Why admission ended in the last step (docs/ring.md)", high=16),
+    _c("req_arrived_total", "requests", "Requests received by the engine"),
+    _c("req_finished_total", "requests", "Requests that ended with an answer"),
+    _c("req_aborted_total", "requests", "Requests whose client went away"),
+    _c("req_rejected_total", "requests", "Requests refused at admission"),
+    _c("req_preempted_total", "events", "Running requests that lost their KV"),
+    # KV cache
+    _g("kv_usage_ratio", "ratio", "Blocks not available to a new request ÷ all; evictable prefixes are free", _RATIO),
+    _g("kv_capacity_tokens", "tokens", "Size of the KV pool"),
+    _g("kv_block_tokens", "tokens", "Tokens in a KV block"),
+    _g("kv_used_blocks", "blocks", "Blocks held by requests"),
+    _g("kv_total_blocks", "blocks", "Blocks in the pool"),
+    _g("kv_cached_ratio", "ratio", "Free blocks that hold a reusable prefix ÷ all blocks", _RATIO),
+    _g("kv_reserved_unused_ratio", "ratio", "Blocks promised and not written ÷ all blocks", _RATIO),
+    _g("kv_internal_fragmentation_ratio", "ratio", "Token slots in held blocks that hold no token", _RATIO),
+    _g("kv_external_fragmentation_ratio", "ratio", "1 − largest free run ÷ free, contiguous pools only", _RATIO),
+    _g("prefix_hit_ratio", "ratio", "Prompt tokens found in the prefix cache ÷ looked up", _RATIO),
+    _c("prefix_query_tokens_total", "tokens", "Prompt tokens looked up in the prefix cache"),
+    _c("prefix_hit_tokens_total", "tokens", "Prompt tokens found in the prefix cache"),
+    # tokens
+    _c("prompt_tokens_total", "tokens", "Prompt tokens accepted or prefilled, as the engine books them"),
+    _c("generated_tokens_total", "tokens", "Output tokens"),
+    _c("recomputed_tokens_total", "tokens", "Tokens computed again after a preemption"),
+    # steps
+    _g("step_seconds", "seconds", "Duration of a scheduler step"),
+    _g("step_prefill_tokens", "tokens", "Prefill tokens in a step"),
+    _g("step_decode_tokens", "tokens", "Decode tokens in a step"),
+    _g("step_longest_prefill_tokens", "tokens", "Largest prefill chunk in a step"),
+    _c("steps_total", "steps", "Scheduler steps since the start"),
+    # latency
+    _h("ttft_seconds", "seconds", "Time to first token"),
+    _h("itl_seconds", "seconds", "Inter-token latency, one observation per engine output"),
+    _h("tpot_seconds", "seconds", "Mean time per output token of a request"),
+    _h("e2e_seconds", "seconds", "Whole latency of a request"),
+    _h("queue_seconds", "seconds", "First wait of a request"),
+    _h("prefill_seconds", "seconds", "First scheduled to first token"),
+    _h("decode_seconds", "seconds", "First token to last token"),
+    _h("prompt_tokens", "tokens", "Prompt length of finished requests"),
+    _h("output_tokens", "tokens", "Output length of finished requests"),
+    _h("max_tokens_requested", "tokens", "max_tokens as asked by clients"),
+    _h("iteration_tokens", "tokens", "Tokens booked per engine iteration"),
+    # GPU
+    _g("gpu_util_ratio", "ratio", "Share of time with at least one kernel resident; no evidence of health", _RATIO),
+    _g("gpu_gr_engine_active_ratio", "ratio", "Share of time the compute engine was busy", _RATIO),
+    _g("gpu_sm_active_ratio", "ratio", "Share of time an SM had a warp, mean over SMs", _RATIO),
+    _g("gpu_sm_occupancy_ratio", "ratio", "Resident warps ÷ maximum warps", _RATIO),
+    _g("gpu_tensor_active_ratio", "ratio", "Share of cycles with the tensor pipe active", _RATIO),
+    _g("gpu_dram_active_ratio", "ratio", "Share of cycles the memory interface moved data", _RATIO),
+    _g("gpu_dram_bytes_per_second", "bytes/second", "HBM traffic"),
+    _g("gpu_memory_used_bytes", "bytes", "Device memory in use"),
+    _g("gpu_memory_total_bytes", "bytes", "Device memory"),
+    _g("gpu_sm_clock_hertz", "hertz", "SM clock"),
+    _g("gpu_sm_clock_max_hertz", "hertz", "Highest SM clock"),
+    _g("gpu_power_watts", "watts", "Board power"),
+    _g("gpu_power_limit_watts", "watts", "Enforced power limit"),
+    _g("gpu_temperature_celsius", "celsius", "GPU temperature", high=200.0, low=-50.0),
+    _g("gpu_throttled_ratio", "ratio", "Share of time under a hardware or thermal slowdown", _RATIO),
+    _c("gpu_energy_joules_total", "joules", "Energy since driver load"),
+    _c("gpu_xid_total", "events", "XID events seen by the agent"),
+    _g("gpu_xid_last_code", "code", "Last XID code; sticky, so never a count", high=1e6),
+    # host
+    _g("host_cpu_ratio", "ratio", "CPU in use ÷ all CPUs", _RATIO),
+    _g("host_memory_used_ratio", "ratio", "Memory in use ÷ all", _RATIO),
+    _g("host_load_ratio", "ratio", "Runnable tasks (1 min) ÷ CPUs", high=1e6),
+    _g("cgroup_cpu_throttled_ratio", "ratio", "Throttled periods ÷ periods", _RATIO),
+    _g("process_cpu_ratio", "ratio", "CPU of the engine's busiest process, in cores", high=4096),
+    _g("process_memory_bytes", "bytes", "Resident memory of the engine's processes"),
+    _g("process_start_seconds", "seconds", "Unix time at which the engine's process started"),
+    # the agent's own looking
+    _g("scrape_seconds", "seconds", "How long one look at the engine took"),
+    _g("scrape_up", "bool", "1 while the engine's page answers", _RATIO),
+)
+
+CATALOG: dict[str, Signal] = {s.name: s for s in _SIGNALS}
+"""Signal by name."""
+
+STEP_SIGNALS: dict[str, str] = {
+    "running": "req_running",
+    "waiting": "req_waiting",
+    "waiting_fit": "waiting_fit",
+    "head_wait_seconds": "head_wait_seconds",
+    "head_need_blocks": "head_need_blocks",
+    "stop_reason": "admission_stop_reason",
+    "prefill_tokens": "step_prefill_tokens",
+    "decode_tokens": "step_decode_tokens",
+    "longest_prefill_tokens": "step_longest_prefill_tokens",
+    "kv_used_blocks": "kv_used_blocks",
+    "kv_total_blocks": "kv_total_blocks",
+    "step": "steps_total",
+    "arrived_total": "req_arrived_total",
+    "finished_total": "req_finished_total",
+    "aborted_total": "req_aborted_total",
+    "rejected_total": "req_rejected_total",
+    "preempted_total": "req_preempted_total",
+    "prompt_tokens_total": "prompt_tokens_total",
+    "generated_tokens_total": "generated_tokens_total",
+    "recomputed_tokens_total": "recomputed_tokens_total",
+}
+"""Field of a step record (docs/ring.md) → signal.
+
+The reader of the ring adds what it derives: step_seconds (ended_at − begun_at), kv_usage_ratio (used ÷ total),
+kv_cached_ratio, kv_reserved_unused_ratio (reserved ÷ total) and kv_internal_fragmentation_ratio
+(slots_unused ÷ (used × block_tokens)). Each row of such a Frame is stamped with the step's `ended_at`.
+"""
+
+
+def check_value(name: str, value: float) -> bool:
+    """True when `value` is possible for the signal (NaN is possible: not known). KeyError for an unknown name."""
+    signal = CATALOG[name]
+    return math.isnan(value) or signal.low <= value <= signal.high

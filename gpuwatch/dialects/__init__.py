@@ -1,0 +1,1 @@
+"""Dialects: which names each engine uses for the catalogue's signals. Data only."""

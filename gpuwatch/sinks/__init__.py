@@ -1,0 +1,1 @@
+"""Sinks tell the world of Transitions: one file per kind of receiver."""
