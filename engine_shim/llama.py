@@ -168,9 +168,7 @@ class Llama:
         shared = c.heads // c.kv_heads  # query heads that read the same key head
         rows = group.requests * group.queries
         q = queries[group.first : group.first + rows]
-        # [requests, keys, kv_heads, head_dim] -> [requests, kv_heads, keys, head_dim]
-        k = key_cache[group.table].flatten(1, 2).transpose(1, 2)
-        v = value_cache[group.table].flatten(1, 2).transpose(1, 2)
+        k, v = _gather(key_cache, group.table), _gather(value_cache, group.table)
         if group.queries == 1:  # the heads that share keys become the query axis: nothing is copied
             q = q.view(group.requests, c.kv_heads, shared, c.head_dim)
         else:
@@ -180,6 +178,13 @@ class Llama:
         if group.queries > 1:
             out = out.transpose(1, 2)
         return out.reshape(rows, c.heads * c.head_dim)
+
+
+def _gather(cache: Tensor, table: Tensor) -> Tensor:
+    """The cached keys or values of each sequence: [requests, kv_heads, keys, head_dim]."""
+    # index_select copies whole blocks; plain indexing does the same six times slower on a CPU.
+    blocks = cache.index_select(0, table.flatten())
+    return blocks.view(len(table), -1, *cache.shape[2:]).transpose(1, 2)
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -53,7 +53,9 @@ def choose(logits: Tensor, wishes: list[Sampling], indexes: list[int]) -> list[i
 
 def _draw(logits: Tensor, temperature: Tensor, top_p: Tensor, numbers: Tensor) -> list[int]:
     """Inverse-transform sampling from the smallest set of tokens whose mass reaches `top_p`."""
-    probabilities, tokens = torch.softmax(logits / temperature[:, None], dim=-1).sort(dim=-1, descending=True, stable=True)
+    probabilities, tokens = torch.softmax(logits / temperature[:, None], dim=-1).sort(
+        dim=-1, descending=True, stable=True
+    )
     mass = probabilities.cumsum(dim=-1)
     # A token is kept while the mass before it is below top_p: the first one always is.
     kept = probabilities.masked_fill(mass - probabilities >= top_p[:, None], 0.0)

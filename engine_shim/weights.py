@@ -18,7 +18,8 @@ from .llama import LayerWeights, Llama, LlamaConfig, LlamaWeights, RopeScaling
 
 # A decode step of sixteen sequences takes a few milliseconds on one CPU core; 256 is the vocabulary of CharTokenizer.
 TINY = LlamaConfig(
-    vocab_size=256, hidden_size=64, intermediate_size=192, layers=2, heads=4, kv_heads=2, head_dim=16, tied_embeddings=False
+    vocab_size=256, hidden_size=128, intermediate_size=384, layers=4, heads=4, kv_heads=2, head_dim=32,
+    tied_embeddings=False,
 )  # fmt: skip
 
 
