@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from math import isfinite
+
+import numpy as np
 
 Read = Callable[[], float | None]
 
@@ -18,19 +21,27 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 class Histogram:
     """Counts of observations by bucket. `bounds` ascend, without +Inf."""
 
-    __slots__ = ("_counts", "bounds", "count", "sum")
+    __slots__ = ("_counts", "bounds", "sum")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = tuple(bounds)
         self._counts = [0] * (len(self.bounds) + 1)
         self.sum = 0.0
-        self.count = 0
 
     def observe(self, value: float, weight: int = 1) -> None:
         """Book `weight` observations of the same value."""
         self._counts[bisect_left(self.bounds, value)] += weight
         self.sum += value * weight
-        self.count += weight
+
+    def observe_many(self, values: np.ndarray, weights: np.ndarray | None = None) -> None:
+        """Book many observations, each `weights` times (once by default)."""
+        if not len(values):
+            return
+        buckets = np.searchsorted(self.bounds, values, side="left")
+        counts = np.bincount(buckets, weights=weights)
+        for i in np.flatnonzero(counts).tolist():
+            self._counts[i] += int(counts[i])
+        self.sum += float(values.sum() if weights is None else np.dot(values, weights))
 
     def cumulative(self) -> list[int]:
         """Observations ≤ each bound, and all of them at the end."""
@@ -92,9 +103,10 @@ def histogram(name: str, help: str, source: Histogram, labels: str = "") -> Fami
     sum_prefix, count_prefix = f"{name}_sum{_braced(labels)} ", f"{name}_count{_braced(labels)} "
 
     def lines() -> Iterable[str]:
-        out = [prefix + str(n) for prefix, n in zip(prefixes, source.cumulative(), strict=True)]
+        cumulative = source.cumulative()
+        out = [prefix + str(n) for prefix, n in zip(prefixes, cumulative, strict=True)]
         out.append(sum_prefix + number(source.sum))
-        out.append(count_prefix + str(source.count))
+        out.append(count_prefix + str(cumulative[-1]))
         return out
 
     return Family(name, "histogram", help, lines)
@@ -126,9 +138,11 @@ class Page:
 
 def number(value: float) -> str:
     """A sample value: whole numbers without a fraction, others as short as they read back exactly."""
-    if value == int(value) if abs(value) < 1e15 else False:
+    if not isfinite(value):
+        return "NaN" if value != value else "+Inf" if value > 0 else "-Inf"
+    if abs(value) < 1e15 and value == int(value):
         return str(int(value))
-    return repr(float(value)) if value == value else "NaN"
+    return repr(float(value))
 
 
 def pairs(labels: dict[str, str]) -> str:

@@ -9,40 +9,41 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..request import Request, Stage
-from ..step import STEP_FIELDS
+import numpy as np
 
-_ENDED = STEP_FIELDS.index("ended_at")
-_DECODE = STEP_FIELDS.index("decode_tokens")
+from ..request import Request, Stage
+from .exposition import Histogram
 
 
 class TokenTimes:
-    """Calls `on_first(request, ttft_s)` once a request and `on_gap(gap_s, count)` for inter-token gaps."""
+    """Books inter-token gaps in `gaps`; calls `on_first(request, at)` once a request, with its first token's time."""
 
-    def __init__(self, on_first: Callable[[Request, float], None], on_gap: Callable[[float, int], None]) -> None:
+    def __init__(self, gaps: Histogram, on_first: Callable[[Request, float], None]) -> None:
+        self._gaps = gaps
         self._on_first = on_first
-        self._on_gap = on_gap
         self._begun: set[Request] = set()  # those whose first token has been seen
         self._torn: dict[Request, float] = {}  # preempted while decoding: their last token's time
-        self._joined: list[float] = []  # when requests got a token outside a decode step since the last decode step
+        self._joined: list[float] = []  # when requests got a token by prefill, not yet followed by a decode step
         self._last_decode_at = 0.0
 
-    def step_ended(self, record: list[float]) -> None:
-        """Book the gaps of a step's decode tokens."""
-        decoded = int(record[_DECODE])
-        if decoded <= 0:
+    def steps(self, ended_at: np.ndarray, decode_tokens: np.ndarray) -> None:
+        """Book the gaps of completed steps, oldest first."""
+        decoding = decode_tokens > 0
+        ended, decoded = ended_at[decoding], decode_tokens[decoding]
+        if not len(ended):
             return
-        ended_at = record[_ENDED]
-        joined = self._joined
-        if joined:
-            early = [at for at in joined if at < ended_at]
-            self._joined = [at for at in joined if at >= ended_at]
-            for at in early[:decoded]:
-                self._on_gap(ended_at - at, 1)
-            decoded -= min(len(early), decoded)
-        if decoded > 0 and self._last_decode_at > 0:
-            self._on_gap(ended_at - self._last_decode_at, decoded)
-        self._last_decode_at = ended_at
+        before = np.concatenate(([self._last_decode_at], ended[:-1]))
+        if self._joined:
+            joined = np.array(self._joined)
+            follows = np.searchsorted(ended, joined, side="right")  # the first decode step that ended later
+            known = follows < len(ended)
+            self._joined = joined[~known].tolist()
+            follows, joined = follows[known], joined[known]
+            self._gaps.observe_many(ended[follows] - joined)
+            decoded = np.maximum(decoded - np.bincount(follows, minlength=len(ended)), 0)
+        shared = (decoded > 0) & (before > 0)
+        self._gaps.observe_many(ended[shared] - before[shared], decoded[shared])
+        self._last_decode_at = float(ended[-1])
 
     def stage_changed(self, request: Request, stage: Stage, now: float) -> None:
         """Follow first tokens, preemptions and resumptions."""
@@ -50,9 +51,9 @@ class TokenTimes:
             self._joined.append(now)
             if request not in self._begun:
                 self._begun.add(request)
-                self._on_first(request, now - request.arrived_at)
+                self._on_first(request, now)
             elif request in self._torn:
-                self._on_gap(now - self._torn.pop(request), 1)
+                self._gaps.observe(now - self._torn.pop(request))
         elif stage == Stage.REQUEUE and request in self._begun:
             self._torn[request] = request.last_token_at
 
@@ -61,12 +62,7 @@ class TokenTimes:
         if request in self._begun:
             self._begun.discard(request)
             self._torn.pop(request, None)
+            if request.output_tokens <= 1 and request.last_token_at in self._joined:
+                self._joined.remove(request.last_token_at)  # no decode step follows
         elif request.first_token_at > 0:
-            self._on_first(request, request.first_token_at - request.arrived_at)
-
-    def clear(self) -> None:
-        """A restart: requests in flight are gone."""
-        self._begun.clear()
-        self._torn.clear()
-        self._joined.clear()
-        self._last_decode_at = 0.0
+            self._on_first(request, request.first_token_at)
