@@ -1,7 +1,7 @@
 """The capsule: one file from which a verdict can be made again, anywhere, to the last digit.
 
-Layout: the magic, then frames (framing.py): the header (JSON), the pipeline's snapshot (zlib; empty: from the start), blocks
-of pipeline calls (codec.py), and an end frame with the number of calls, without which the capsule was cut short.
+Layout: the magic, then frames (framing.py): the header (JSON), the pipeline's snapshot (zlib; empty: from the start),
+blocks of pipeline calls (codec.py), and an end frame with the number of calls, without which it was cut short.
 Every error names the file and what is wrong with it.
 """
 
@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Self
 
 import msgspec
 
@@ -106,7 +106,7 @@ class CapsuleWriter:
         self._file.close()
         self._part.unlink(missing_ok=True)
 
-    def __enter__(self) -> CapsuleWriter:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -200,16 +200,16 @@ def replay_ticks(capsule: Capsule) -> Iterator[tuple[Tick, Pipeline]]:
 
 def replay(capsule: Capsule) -> Verdict:
     """Execute the recorded calls again and say the verdict. Raises CapsuleError, also where there are no calls."""
-    pipeline = None
+    last: Pipeline | None = None
     for _, pipeline in replay_ticks(capsule):
-        pass
-    if pipeline is None:
+        last = pipeline
+    if last is None:
         raise CapsuleError(f"{capsule.path}: holds no calls")
-    return pipeline.verdict()
+    return last.verdict()
 
 
 def _parts(path: Path) -> Iterator[tuple[bytes, bytes]]:
-    """Kind and payload of each frame. Raises CapsuleError for a file that is no capsule, TornError for a damaged one."""
+    """Kind and payload of each frame. Raises CapsuleError where it is no capsule, TornError where it is damaged."""
     try:
         data = path.read_bytes()
     except OSError as error:

@@ -47,6 +47,11 @@ def round_time(t: float) -> float:
     return round(t * 1e6) / 1e6 + 0.0 if abs(t) < 8e9 else t
 
 
+def quantized(now: float, batches: Sequence[Batch]) -> tuple[float, tuple[Batch, ...]]:
+    """A pipeline call as it is recorded and then judged. Whoever calls `Pipeline.step` passes through here."""
+    return round_time(now), round_batches(batches)
+
+
 def round_batches(batches: Sequence[Batch]) -> tuple[Batch, ...]:
     """Batches as they are to be recorded and judged. The frames of one call are rounded together: one pass, not ten."""
     frames = [frame for batch in batches for frame in batch.frames]
