@@ -1,8 +1,8 @@
 """The flight recorder: every pipeline call to the journal before it is judged, snapshots, and a capsule per incident.
 
 A capsule needs the pipeline's state at its first call, so a snapshot is kept every five minutes. When an incident
-opens, the snapshot from before its onset is held; when it has ended (or an hour has passed), the capsule is written from
-the journal. All of it lies below the state folder: `journal/`, `snapshots/`, `capsules/`. At a restart the newest
+opens, the snapshot from before its onset is held; when it has ended (or an hour has passed), the capsule is written
+from the journal. All of it lies below the state folder: `journal/`, `snapshots/`, `capsules/`. At a restart the newest
 snapshot and the calls after it bring the pipeline back to where it was.
 """
 
