@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Protocol
 
 
 class Stage(IntEnum):
@@ -17,12 +18,24 @@ class Stage(IntEnum):
     FINISHED = 5
 
 
+class Listener(Protocol):
+    """Who waits for a request's tokens. Called by the thread that steps the engine; must be quick and not raise."""
+
+    def on_token(self, request: Request, token_id: int) -> None:
+        """One more token of the output; `request.output_tokens` counts it already."""
+        ...
+
+    def on_finish(self, request: Request) -> None:
+        """The request has left the engine; `finish_reason` is final. Comes after the last token."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """One request. Token counts are of tokens, times are clock seconds (see clock.py).
 
     `prompt` holds token ids for the torch runner and is empty for modelled runs, where only `prompt_tokens` counts.
-    `prefix_key` names a prompt prefix that is shared by requests (modelled prefix reuse); the torch path hashes real ids.
+    `prefix_key` names a prompt prefix that requests share (modelled prefix reuse); the torch path hashes real ids.
     """
 
     id: str
@@ -35,13 +48,18 @@ class Request:
     prefix_tokens: int = 0
     tenant: str = ""
     sampling: object | None = None
+    listener: Listener | None = None
 
     stage: Stage = Stage.RECEIVED
     computed_tokens: int = 0  # tokens whose KV is in the cache (prompt and output)
+    computed_peak_tokens: int = 0  # the most that were ever computed: after a preemption, work below it is repeated
     cached_tokens: int = 0  # of the prompt, taken from the prefix cache at first admission
     output_tokens: int = 0
     output: list[int] = field(default_factory=list)
     blocks: list[int] = field(default_factory=list)
+    reserved_blocks: int = 0  # what admission promised in all; blocks up to that number are its own, held or not
+    block_keys: list[bytes] = field(default_factory=list)  # of the full blocks hashed so far (prefix.py)
+    published_blocks: int = 0  # of its blocks, from the front, that are offered for reuse
     preemptions: int = 0
     recomputed_tokens: int = 0
     finish_reason: str = ""  # stop, length, abort, error, rejected

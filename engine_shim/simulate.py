@@ -12,15 +12,21 @@ Telemetry.stage_changed and finished are called as always, on `engine.telemetry`
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from contextlib import suppress
+from typing import Any, Protocol
 
 import numpy as np
 
+from .clock import VirtualClock
+from .engine import Engine, OpenStep, RequestRejected
+from .faults import FOREVER, Fault, Faults
+from .fused import Stretch, decode_stretch
 from .request import Request
+from .runners.model import NO_WORK, ModelRunner
+from .step import STEP_FIELDS
 
-if TYPE_CHECKING:
-    from .engine import Engine
-    from .faults import Fault
+# How long a step lasts that could schedule nobody although requests wait: the engine looks again and again.
+EMPTY_STEP_S = 0.05
 
 
 class Observer(Protocol):
@@ -39,8 +45,8 @@ class Observer(Protocol):
     def poll(self, now: float, open_record: list[float] | None, engine: Engine) -> None:
         """A poll boundary. Every step that ended up to `now` has been given to `steps`.
 
-        `open_record` (STEP_FIELDS, ended_at = 0) is the step in progress, and `engine.open_readings()` is what the device
-        shows meanwhile. While the engine is down `engine.up` is False and open_record None.
+        `open_record` (STEP_FIELDS, ended_at = 0) is the step in progress, and `engine.open_readings()` is what the
+        device shows now. While the engine is down `engine.up` is False and `open_record` None.
         """
         ...
 
@@ -73,8 +79,199 @@ def play(
 ) -> None:
     """Run `engine` from its clock's now to the clock time `until`.
 
-    Polls come at start + n × poll_s. With `fuse` (same records, faster) stretches of pure decode steps are computed at
-    once. Requests that arrive while the engine is down are refused: they never reach it, and `telemetry.finished` gets
-    them with finish_reason `error`.
+    Polls come at start + n × poll_s, up to and including `until`. With `fuse` (same records, faster) stretches of pure
+    decode steps are computed at once. Requests that arrive while the engine is down are refused: they never reach it,
+    and `telemetry.finished` gets them with finish_reason `error`.
     """
-    raise NotImplementedError
+    Player(engine, arrivals, until, observer, Faults(faults), poll_s, fuse).run()
+
+
+class Player:
+    """The loop behind `play`: what comes next, and whom it concerns."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        arrivals: Iterator[Request] | Arrivals,
+        until: float,
+        observer: Observer,
+        faults: Faults,
+        poll_s: float,
+        fuse: bool,
+    ) -> None:
+        if not isinstance(engine.clock, VirtualClock):
+            raise ValueError("play needs an engine with a VirtualClock")
+        self._engine = engine
+        self._clock = engine.clock
+        self._arrivals = OneAhead(arrivals) if isinstance(arrivals, Iterator) else arrivals
+        self._until = until
+        self._observer = observer
+        self._faults = faults
+        self._poll_s = poll_s
+        self._fuse = fuse
+        self._log = StepLog(engine.runner, observer)
+        self._start = self._clock.now()
+        self._polls = 1
+        self._next_poll = self._start + poll_s
+        self._up_at = FOREVER  # when an engine that is down starts again
+
+    def run(self) -> None:
+        """Until the end."""
+        while self._clock.now() < self._until:
+            self._deliver()
+            if not self._engine.up:
+                self._wait(min(self._up_at, self._arrivals.peek()))
+                if self._clock.now() >= self._up_at:
+                    self._restart()
+            elif not self._run_stretch():
+                self._run_step()
+        self._log.flush()
+
+    def _deliver(self) -> None:
+        """Hand over what has arrived by now."""
+        now = self._clock.now()
+        while self._arrivals.peek() <= now:
+            request = self._arrivals.take()
+            if request.prompt or request.listener is not None:
+                self._fuse = False  # somebody looks at single tokens
+            if not self._engine.up:
+                request.finish_reason = "error"
+                request.finished_at = now
+                self._engine.telemetry.finished(request)
+                continue
+            with suppress(RequestRejected):  # counted and reported by the engine
+                self._engine.add(request)
+
+    def _run_stretch(self) -> bool:
+        now = self._clock.now()
+        if not self._fuse or self._faults.speed(now) != 1.0:
+            return False
+        ends_by = min(self._next_poll, self._until, self._faults.next_outage(), self._faults.next_edge(now))
+        stretch = decode_stretch(self._engine, self._clock, self._arrivals.peek(), ends_by)
+        if stretch is None:
+            return False
+        self._log.add_stretch(stretch)
+        return True
+
+    def _run_step(self) -> None:
+        open_step = self._engine.begin()
+        if open_step is None:
+            self._wait(self._arrivals.peek())
+            return
+        begun, plan = self._clock.now(), open_step.plan
+        if plan.decode or plan.prefill:
+            tokens, seconds = self._engine.runner.run(plan)
+            work = self._engine.runner.work
+        else:
+            tokens, seconds, work = [], EMPTY_STEP_S if self._engine.scheduler.waiting else 0.0, NO_WORK
+        end = self._faults.step_end(begun, seconds)
+        if not self._pass_time(end, open_step, work):
+            return
+        self._engine.complete(tokens)
+        self._log.add_step(open_step.record, work)
+
+    def _pass_time(self, end: float, open_step: OpenStep, work: tuple[float, ...]) -> bool:
+        """Move the clock to a step's end, polling on the way; False if the step never gets there."""
+        stop = min(end, self._faults.next_outage(), self._until)
+        if self._next_poll <= stop:
+            expected_s = max(min(end, self._until) - open_step.record[1], 0.0)
+            readings = self._engine.runner.readings(np.array([work]), np.array([expected_s]))
+            normal = {name: float(values[0]) for name, values in readings.items()}
+            while self._next_poll < end and self._next_poll <= stop:
+                hung = self._faults.speed(self._next_poll) == 0.0
+                open_step.readings = self._engine.runner.hung_readings() if hung else normal
+                self._poll()
+        self._clock.advance_to(stop)
+        if stop == end:
+            return True
+        if stop == self._faults.next_outage():
+            self._crash()
+        return False
+
+    def _wait(self, end: float) -> None:
+        """Let the idle time pass until `end`, or until something else happens."""
+        stop = min(end, self._until, self._faults.next_outage())
+        while self._next_poll <= stop:
+            self._poll()
+        self._clock.advance_to(max(stop, self._clock.now()))
+        if stop == self._faults.next_outage() and stop < end:
+            self._crash()
+
+    def _poll(self) -> None:
+        self._clock.advance_to(self._next_poll)
+        self._log.flush()
+        open_step = self._engine.open
+        self._observer.poll(self._next_poll, open_step.record if open_step else None, self._engine)
+        self._polls += 1
+        self._next_poll = self._start + self._polls * self._poll_s
+
+    def _crash(self) -> None:
+        outage = self._faults.take_outage()
+        if not self._engine.up:
+            return  # it is down already
+        self._log.flush()
+        self._engine.crash()
+        self._up_at = self._clock.now() + outage.down_s
+        self._observer.event("down", self._clock.now(), {"cause": outage.kind, "down_s": outage.down_s})
+
+    def _restart(self) -> None:
+        self._up_at = FOREVER
+        self._engine.start()
+        self._observer.event("up", self._clock.now(), {"epoch": self._engine.epoch})
+
+
+class OneAhead:
+    """Arrivals from an iterator that is sorted by arrival: looks one request ahead."""
+
+    def __init__(self, requests: Iterator[Request]) -> None:
+        self._requests = requests
+        self._next = next(requests, None)
+
+    def peek(self) -> float:
+        """Clock time of the next arrival; infinity if there is none."""
+        return FOREVER if self._next is None else self._next.arrived_at
+
+    def take(self) -> Request:
+        """The next request; StopIteration if there is none."""
+        request = self._next
+        if request is None:
+            raise StopIteration
+        self._next = next(self._requests, None)
+        return request
+
+
+class StepLog:
+    """Completed steps on their way to the observer, in blocks."""
+
+    def __init__(self, runner: ModelRunner, observer: Observer) -> None:
+        self._runner = runner
+        self._observer = observer
+        self._rows: list[list[float]] = []
+        self._works: list[tuple[float, ...]] = []
+        self._blocks: list[Stretch] = []
+
+    def add_step(self, record: list[float], work: tuple[float, ...]) -> None:
+        """One step."""
+        self._rows.append(record)
+        self._works.append(work)
+
+    def add_stretch(self, stretch: Stretch) -> None:
+        """Many at once."""
+        self._close_rows()
+        self._blocks.append(stretch)
+
+    def flush(self) -> None:
+        """Give the observer everything so far."""
+        self._close_rows()
+        if not self._blocks:
+            return
+        records = np.concatenate([block.records for block in self._blocks])
+        work = np.concatenate([block.work for block in self._blocks])
+        self._blocks = []
+        columns = dict(zip(STEP_FIELDS, records.T, strict=True))
+        self._observer.steps(columns, self._runner.readings(work, columns["ended_at"] - columns["begun_at"]))
+
+    def _close_rows(self) -> None:
+        if self._rows:
+            self._blocks.append(Stretch(np.array(self._rows, dtype=float), np.array(self._works)))
+            self._rows, self._works = [], []

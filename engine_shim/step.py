@@ -30,6 +30,7 @@ class StepPlan:
     admitted: list[Request] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
     stop_reason: StopReason = StopReason.QUEUE_EMPTY
+    context_tokens: int = 0  # KV tokens that the decodes of this step read, their new ones included
 
 
 # The fields of a step record, in the order of docs/ring.md. A record is a list of floats in this order.

@@ -1,0 +1,125 @@
+"""The paged KV cache's book-keeping: which blocks are free, held, shared, or free but still worth reusing.
+
+A block is `block_tokens` token slots of the KV pool, known by its number. It is in exactly one of three states:
+
+- *blank*: free, nothing worth keeping in it;
+- *held*: referred to by one or more requests (several only when they share a prefix);
+- *idle*: free, but it still holds the KV of a known prefix. It counts as free; when blank blocks run out, the idle
+  block that was released longest ago is forgotten and reused (LRU).
+
+Only full blocks are published for reuse, under a key that stands for the whole prefix up to the block's end
+(prefix.py).
+Invariants: blank + held + idle = total; a key names at most one block; a held block has at least one reference.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+
+
+class OutOfBlocksError(RuntimeError):
+    """More blocks were asked for than are free. The caller checks first: this is a scheduler's bug."""
+
+
+class BlockPool:
+    """Hands out blocks and takes them back. Not thread-safe: it belongs to the thread that steps the engine."""
+
+    def __init__(self, total_blocks: int, block_tokens: int) -> None:
+        if total_blocks < 1 or block_tokens < 1:
+            raise ValueError(f"a pool needs blocks with slots, not {total_blocks} blocks of {block_tokens} tokens")
+        self.total_blocks = total_blocks
+        self.block_tokens = block_tokens
+        self.held_slots_tokens = 0  # slots over all holders: a block shared by two requests counts twice
+        self._references = [0] * total_blocks
+        self._blank = list(range(total_blocks - 1, -1, -1))  # a stack, so that low numbers go out first
+        self._idle: OrderedDict[int, None] = OrderedDict()  # oldest release first
+        self._block_of: dict[Hashable, int] = {}
+        self._key_of: dict[int, Hashable] = {}
+
+    @property
+    def free_blocks(self) -> int:
+        """Blocks that can be handed out now, idle ones included."""
+        return len(self._blank) + len(self._idle)
+
+    @property
+    def used_blocks(self) -> int:
+        """Blocks that requests hold."""
+        return self.total_blocks - len(self._blank) - len(self._idle)
+
+    @property
+    def cached_blocks(self) -> int:
+        """Free blocks that still hold a reusable prefix."""
+        return len(self._idle)
+
+    def blocks_for(self, tokens: int) -> int:
+        """How many blocks `tokens` token slots fill."""
+        return -(-tokens // self.block_tokens)
+
+    def match(self, keys: Sequence[Hashable]) -> list[int]:
+        """The blocks that hold the longest known prefix of `keys`. Takes no reference: `hold` does."""
+        found: list[int] = []
+        for key in keys:
+            block = self._block_of.get(key)
+            if block is None:
+                break
+            found.append(block)
+        return found
+
+    def idle_among(self, blocks: Sequence[int]) -> int:
+        """How many of `blocks` are free now, so that holding them uses free blocks up."""
+        references = self._references
+        return sum(1 for block in blocks if references[block] == 0)
+
+    def hold(self, blocks: Sequence[int]) -> None:
+        """Add a reference to published `blocks`, as `match` found them."""
+        for block in blocks:
+            if self._references[block] == 0:
+                del self._idle[block]  # KeyError: not a published block
+            self._references[block] += 1
+        self.held_slots_tokens += len(blocks) * self.block_tokens
+
+    def take(self, count: int) -> list[int]:
+        """`count` blocks with nothing in them; forgets the oldest idle prefixes if need be. Raises OutOfBlocksError."""
+        if count > self.free_blocks:
+            raise OutOfBlocksError(f"{count} blocks asked for, {self.free_blocks} of {self.total_blocks} free")
+        while len(self._blank) < count:
+            block, _ = self._idle.popitem(last=False)
+            self._forget(block)
+            self._blank.append(block)
+        taken = [self._blank.pop() for _ in range(count)]
+        for block in taken:
+            self._references[block] = 1
+        self.held_slots_tokens += count * self.block_tokens
+        return taken
+
+    def release(self, blocks: Sequence[int]) -> None:
+        """Drop one reference to each of a request's `blocks`, given in prompt order.
+
+        The last block is released first: a prefix's head is worth more than its tail and is forgotten later.
+        """
+        references = self._references
+        for block in reversed(blocks):
+            left = references[block] - 1
+            if left < 0:
+                raise ValueError(f"block {block} is released but nobody holds it")
+            references[block] = left
+            if left:
+                continue
+            if block in self._key_of:
+                self._idle[block] = None
+            else:
+                self._blank.append(block)
+        self.held_slots_tokens -= len(blocks) * self.block_tokens
+
+    def publish(self, block: int, key: Hashable) -> None:
+        """Make the full, held `block` reusable under `key`. If another block has the key already, that one keeps it."""
+        if self._references[block] == 0:
+            raise ValueError(f"block {block} is published but nobody holds it")
+        if key in self._block_of or block in self._key_of:
+            return
+        self._block_of[key] = block
+        self._key_of[block] = key
+
+    def _forget(self, block: int) -> None:
+        del self._block_of[self._key_of.pop(block)]

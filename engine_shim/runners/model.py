@@ -1,0 +1,173 @@
+"""The roofline runner: says how long a step would take on a modelled device, and what the device's counters would read.
+
+Per GPU of a tensor-parallel engine, for a step of `tokens` tokens of which `samples` yield a next token:
+
+- matrix products: 2 flops per weight and token, plus 2 · hidden · vocab per sample;
+- attention: 4 · layers · heads · head_dim flops per pair of query and key, so quadratic in a prompt's length;
+- bytes: all weights once, the KV of every running sequence once for decodes, the KV of the context once per chunk
+  for prefills, KV written, and activations (estimated at 10 · hidden + 4 · intermediate values per layer and token);
+- busy = max(matmul / achieved + attention / achieved, bytes / achieved) + tensor-parallel all-reduces, two per layer;
+- step = busy + launch overhead + host work per sequence. Clocks below the maximum slow the compute part only.
+
+This is the usual lower bound for decodes, t ≥ max((weights + KV) / bandwidth, flops / peak) + launch, made equal by
+achieved shares (devices.py). What it leaves out: kernel tails at small batches, quantisation effects, expert routing.
+
+Counters over a step, following the DCGM definitions: gr_engine_active = busy / step; sm_active: a warp that waits for
+memory counts, so slightly below gr; tensor_active = flops / (peak · step); dram_active = bytes / (bandwidth · step);
+sm_occupancy: 0.16 in matrix-product kernels, which hold few fat warps, 0.35 in memory-bound ones (an estimate between
+the published 0.1–0.3 and the 0.24 seen on H100). Power = idle + the parts that activity adds, at most the limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..devices import Device
+from ..settings import EngineSettings
+from ..shapes import BYTES_PER_VALUE
+from ..step import StepPlan
+
+READINGS = (
+    "gr_engine_active_ratio", "sm_active_ratio", "sm_occupancy_ratio", "tensor_active_ratio", "dram_active_ratio",
+    "dram_bytes", "power_watts", "sm_clock_hertz",
+)  # fmt: skip
+
+# What a step asks of each GPU: seconds of compute at achieved rates, flops, bytes, and seconds that the GPU is busy.
+WORK_FIELDS = ("compute_s", "flops", "dram_bytes", "busy_s")
+NO_WORK = (0.0, 0.0, 0.0, 0.0)
+
+_COLLECTIVE_S = 8e-6  # latency of one all-reduce
+_SM_SHARE_OF_BUSY = 0.97  # the rest is kernel heads and tails
+_OCCUPANCY_COMPUTE, _OCCUPANCY_MEMORY = 0.16, 0.35
+# Shares of the power range that activity adds; together they pass 1 only when compute and memory are both saturated.
+_POWER_GR, _POWER_TENSOR, _POWER_DRAM = 0.20, 0.85, 0.35
+
+Number = Any  # a float, or an array of them for a stretch of decode steps: the formulas are the same
+
+
+class ModelRunner:
+    """Times steps for `settings` on `device`. `run` computes no tokens: ids are 0."""
+
+    def __init__(self, settings: EngineSettings, device: Device) -> None:
+        shape, gpus = settings.shape, settings.tensor_parallel
+        value_bytes, kv_value_bytes = BYTES_PER_VALUE[settings.dtype], settings.kv_bytes_per_token
+        self.device = device
+        self.clock_ratio = 1.0  # of the maximum SM clock; a throttled device runs below 1
+        self.work: tuple[float, float, float, float] = NO_WORK  # WORK_FIELDS of the latest step
+        self._peak_flops_per_s = device.flops_per_s(settings.dtype)
+        self._matmul_flops_per_s = self._peak_flops_per_s * device.matmul_share
+        self._attention_flops_per_s = self._peak_flops_per_s * device.attention_share
+        self._bytes_per_s = device.bandwidth_bytes_per_s * device.bandwidth_share
+        self._token_flops = 2.0 * shape.layers * shape.layer_parameters / gpus
+        self._sample_flops = 2.0 * shape.head_parameters / gpus
+        self._pair_flops = 4.0 * shape.layers * shape.heads * shape.head_dim / gpus
+        self._weight_bytes = (shape.layers * shape.layer_parameters + shape.head_parameters) * value_bytes / gpus
+        self._kv_token_bytes = kv_value_bytes / gpus
+        activations = shape.layers * (10 * shape.hidden + 4 * shape.intermediate) * value_bytes
+        self._token_bytes = activations / gpus + self._kv_token_bytes
+        self._collective_token_s = (
+            2 * shape.layers * 2 * (gpus - 1) / gpus * shape.hidden * value_bytes / device.link_bytes_per_s
+        )
+        self._collective_s = 2 * shape.layers * _COLLECTIVE_S if gpus > 1 else 0.0
+
+    def run(self, plan: StepPlan) -> tuple[list[int], float]:
+        """Ids (all 0) and the seconds that the step takes; `work` then describes it."""
+        decodes = len(plan.decode)
+        if not plan.prefill:
+            self.work, seconds = self._cost(decodes, decodes, plan.context_tokens, plan.context_tokens, decodes)
+            return [0] * decodes, seconds
+        tokens = samples = decodes
+        pairs = read_tokens = plan.context_tokens
+        for request, chunk in plan.prefill:
+            start = request.computed_tokens
+            tokens += chunk
+            pairs += chunk * start + chunk * (chunk + 1) // 2
+            read_tokens += start + chunk
+            samples += start + chunk == request.total_tokens
+        self.work, seconds = self._cost(tokens, samples, pairs, read_tokens, decodes + len(plan.prefill))
+        return [0] * samples, seconds
+
+    def decode_stretch(self, decodes: int, context_tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Pure decode steps of `decodes` requests that read `context_tokens` each: WORK_FIELDS [steps, 4] and seconds.
+
+        Equal to what `run` says of each step, to the last bit.
+        """
+        work, seconds = self._cost(decodes, decodes, context_tokens, context_tokens, decodes, larger=np.maximum)
+        columns = np.empty((len(context_tokens), len(WORK_FIELDS)))
+        for index, column in enumerate(work):
+            columns[:, index] = column
+        return columns, seconds
+
+    def _cost(
+        self,
+        tokens: int,
+        samples: int,
+        pairs: Number,
+        read_tokens: Number,
+        sequences: int,
+        larger: Callable[[Number, Number], Number] = max,
+    ) -> tuple[tuple[Number, Number, Number, Number], Number]:
+        matmul_flops = tokens * self._token_flops + samples * self._sample_flops
+        attention_flops = pairs * self._pair_flops
+        dram_bytes = read_tokens * self._kv_token_bytes + (self._weight_bytes + tokens * self._token_bytes)
+        at_full_clock_s = attention_flops / self._attention_flops_per_s + matmul_flops / self._matmul_flops_per_s
+        compute_s = at_full_clock_s / self.clock_ratio
+        collectives_s = self._collective_s + tokens * self._collective_token_s
+        busy_s = larger(compute_s, dram_bytes / self._bytes_per_s) + collectives_s
+        seconds = busy_s + (self.device.launch_s + sequences * self.device.per_sequence_s)
+        return (compute_s, attention_flops + matmul_flops, dram_bytes, busy_s), seconds
+
+    def readings(self, work: np.ndarray, seconds: np.ndarray) -> dict[str, np.ndarray]:
+        """READINGS for steps with `work` [steps, 4] that took `seconds` in all. A step of no length reads idle."""
+        device = self.device
+        compute_s, flops, dram_bytes, busy_s = work.T
+        whole_s = np.where(seconds > 0, seconds, np.inf)
+        gr = np.minimum(busy_s / whole_s, 1.0)
+        compute_share = np.minimum(compute_s / np.where(busy_s > 0, busy_s, 1.0), 1.0)
+        occupancy = gr * (_OCCUPANCY_MEMORY + (_OCCUPANCY_COMPUTE - _OCCUPANCY_MEMORY) * compute_share)
+        tensor = flops / (whole_s * self._peak_flops_per_s * self.clock_ratio)
+        dram = dram_bytes / (whole_s * device.bandwidth_bytes_per_s)
+        activity = _POWER_GR * gr + (_POWER_TENSOR * tensor + _POWER_DRAM * dram) * self.clock_ratio
+        watts = device.idle_power_watts + (device.power_limit_watts - device.idle_power_watts) * np.minimum(
+            activity, 1.0
+        )
+        clock = np.full(len(seconds), device.max_sm_clock_hz * self.clock_ratio)
+        columns = (gr, gr * _SM_SHARE_OF_BUSY, occupancy, tensor, dram, dram_bytes, watts, clock)
+        return dict(zip(READINGS, columns, strict=True))
+
+    def idle_readings(self) -> dict[str, float]:
+        """What the device shows between steps."""
+        return {
+            **dict.fromkeys(READINGS, 0.0),
+            "power_watts": self.device.idle_power_watts,
+            "sm_clock_hertz": self.device.max_sm_clock_hz * self.clock_ratio,  # clocks stay up between steps
+        }
+
+    def hung_readings(self) -> dict[str, float]:
+        """What it shows while a kernel never ends: one warp spins, the GPU looks used, but nothing is computed."""
+        sm = 1.0 / self.device.sm_count
+        power_range = self.device.power_limit_watts - self.device.idle_power_watts
+        return {
+            **self.idle_readings(),
+            "gr_engine_active_ratio": 1.0,
+            "sm_active_ratio": sm,
+            "sm_occupancy_ratio": sm / 64,
+            "power_watts": self.device.idle_power_watts + 0.1 * power_range,
+        }
+
+
+class PacedRunner:
+    """A ModelRunner in real time: `run` lets the modelled seconds pass before it returns."""
+
+    def __init__(self, model: ModelRunner, wait: Callable[[float], object]) -> None:
+        self.model = model
+        self._wait = wait
+
+    def run(self, plan: StepPlan) -> tuple[list[int], float]:
+        """As ModelRunner.run, after that time has passed."""
+        tokens, seconds = self.model.run(plan)
+        self._wait(seconds)
+        return tokens, seconds

@@ -1,0 +1,325 @@
+"""The scheduler: which tokens are computed in the next step, and who holds KV for them.
+
+One step, in this order (`schedule`):
+
+1. every decoding request gets its next token, and a block where its last one is full;
+2. prefills under way get a chunk each, as far as the token budget goes;
+3. waiting requests are admitted while max_num_seqs, budget and blocks allow, unless somebody was preempted.
+
+When a request that holds KV cannot get a block, the request admitted last is preempted: its blocks are freed, all its
+KV must be computed again, and it goes to the front of the queue. Without chunked prefill, prompts are computed whole,
+in steps of their own that come before decodes; a single prompt may then exceed the budget.
+
+Between two steps every running request has `computed_tokens` in its blocks; a decoding one has exactly one token more
+than that, whose KV the next step writes. Invariant: reserved blocks are never more than the free ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .admission import Admission
+from .blocks import BlockPool
+from .counters import Counters
+from .prefix import block_keys
+from .request import Request, Stage
+from .settings import EngineSettings
+from .step import StepPlan, StopReason
+from .waiting import WaitingQueue
+
+
+class Scheduler:
+    """Decides step by step; owns queue, running set and pool. Not thread-safe: the engine's thread calls it."""
+
+    def __init__(self, settings: EngineSettings, pool: BlockPool, counters: Counters) -> None:
+        self.settings = settings
+        self.pool = pool
+        self.counters = counters
+        self.admission = Admission(settings, pool)
+        self.waiting = WaitingQueue()
+        self.running: list[Request] = []  # in order of admission: the last one is preempted first
+        self.decoding: list[Request] = []  # those of `running` whose prefill is complete
+        self.prefilling: list[Request] = []  # the others
+        self.written_tokens = 0  # KV tokens of all running requests, a shared block counted for each
+        self.context_tokens = 0  # the same, over the decoding ones only
+        self._chunk_limit = settings.max_chunk_tokens or settings.max_step_tokens
+        self._now = 0.0
+
+    # -- the step ---------------------------------------------------------------------------------------------------
+
+    def schedule(self, now: float) -> StepPlan:
+        """Plan the next step at clock time `now`. The plan is empty when nothing can be computed."""
+        self._now = now
+        plan = StepPlan()
+        budget = self.settings.max_step_tokens
+        if self.settings.chunked_prefill:
+            budget -= self._plan_decodes(plan)
+            budget -= self._plan_chunks(plan, budget)
+            plan.stop_reason = StopReason.PREEMPTED if plan.preempted else self._admit(plan, budget)
+        else:
+            plan.stop_reason = self._admit(plan, budget)
+            if not plan.prefill:
+                self._plan_decodes(plan)
+            if plan.preempted:
+                plan.stop_reason = StopReason.PREEMPTED
+        if plan.decode:
+            plan.context_tokens = self.context_tokens + len(plan.decode)
+        return plan
+
+    def _plan_decodes(self, plan: StepPlan) -> int:
+        block_tokens = self.pool.block_tokens
+        for request in [r for r in self.decoding if r.computed_tokens % block_tokens == 0]:  # their blocks are full
+            if request.stage is Stage.DECODE:  # and not preempted for one of the others
+                self._publish(request)
+                self._grow(request, request.computed_tokens + 1, plan)
+        plan.decode = self.decoding.copy()
+        return len(plan.decode)
+
+    def _plan_chunks(self, plan: StepPlan, budget: int) -> int:
+        before = budget
+        for request in self.prefilling.copy():
+            chunk = min(request.total_tokens - request.computed_tokens, budget, self._chunk_limit)
+            if chunk <= 0 or request.stage is not Stage.PREFILL:
+                continue
+            if self._grow(request, request.computed_tokens + chunk, plan):
+                plan.prefill.append((request, chunk))
+                budget -= chunk
+        return before - budget
+
+    def _admit(self, plan: StepPlan, budget: int) -> StopReason:
+        while self.waiting:
+            if len(self.running) >= self.settings.max_num_seqs:
+                return StopReason.MAX_NUM_SEQS
+            if budget <= 0:
+                return StopReason.TOKEN_BUDGET
+            index, refusal = self.next_admissible()
+            if refusal is not None:
+                return refusal
+            chunk = self._start(index, budget, alone=not plan.prefill, plan=plan)
+            if not chunk:
+                return StopReason.TOKEN_BUDGET
+            budget -= chunk
+        return StopReason.QUEUE_EMPTY
+
+    def next_admissible(self) -> tuple[int, StopReason | None]:
+        """Queue position of the next request to admit, or why the head cannot be.
+
+        Under "bypass", requests of the queue's window whose need is met pass a head that must wait. Their prefix hits
+        are not looked up: that would cost more in every step than it gains.
+        """
+        refusal = self.admission.refusal(self.head_need_blocks(), len(self.running))
+        if refusal is None or self.settings.admission == "fifo" or not self.waiting_fit():
+            return 0, refusal
+        room = self._admissible_blocks()
+        return next(index for index, _, need_blocks in self.waiting.window() if need_blocks <= room), None
+
+    def _start(self, index: int, budget: int, alone: bool, plan: StepPlan) -> int:
+        """Admit the request at queue position `index`; returns its first chunk, or 0 if the step has no room for it."""
+        request = next(r for i, r, _ in self.waiting.window() if i == index) if index else self.waiting.head
+        hits = self.admission.hits(request)
+        cached_tokens = len(hits) * self.pool.block_tokens
+        chunk = request.total_tokens - cached_tokens
+        if self.settings.chunked_prefill:
+            chunk = min(chunk, budget, self._chunk_limit)
+        elif chunk > budget and not alone:
+            return 0
+        promised = self.admission.promise_blocks(request, cached_tokens) if self.settings.reserve != "none" else 0
+        self.waiting.take(index)
+        self.pool.hold(hits)
+        request.blocks = hits
+        request.published_blocks = len(hits)
+        request.computed_tokens = cached_tokens
+        self.written_tokens += cached_tokens
+        if not request.preemptions:
+            request.cached_tokens = cached_tokens
+            self.counters.cached_tokens += cached_tokens
+        self.counters.prompt_tokens += max(0, min(cached_tokens, request.prompt_tokens) - request.computed_peak_tokens)
+        self.admission.promise(request, promised)
+        self.running.append(request)
+        self.prefilling.append(request)
+        request.enter(Stage.PREFILL, self._now)
+        self._grow(request, cached_tokens + chunk, plan)
+        plan.admitted.append(request)
+        plan.prefill.append((request, chunk))
+        return chunk
+
+    # -- blocks -----------------------------------------------------------------------------------------------------
+
+    def _grow(self, request: Request, tokens: int, plan: StepPlan) -> bool:
+        """Give `request` blocks for `tokens` tokens in all, preempting from the back; False if it had to go itself."""
+        missing = self.pool.blocks_for(tokens) - len(request.blocks)
+        if missing <= 0:
+            return True
+        promised = min(missing, self.admission.outstanding_blocks(request))
+        while missing - promised > self.admission.available_blocks:
+            victim = self.running[-1]
+            self._preempt(victim, plan)
+            if victim is request:
+                return False
+        request.blocks += self.pool.take(missing)
+        self.admission.reserved_blocks -= promised
+        return True
+
+    def _preempt(self, request: Request, plan: StepPlan) -> None:
+        if request.stage is Stage.DECODE and request in plan.decode:
+            plan.decode.remove(request)
+        plan.prefill = [planned for planned in plan.prefill if planned[0] is not request]
+        request.preemptions += 1
+        request.computed_peak_tokens = max(request.computed_peak_tokens, request.computed_tokens)
+        self._publish(request, own=True)
+        self._let_go(request)
+        request.computed_tokens = 0
+        request.enter(Stage.REQUEUE, self._now)
+        self.waiting.push_front(request, self.admission.promise_blocks(request))
+        self.counters.preempted += 1
+        plan.preempted.append(request)
+
+    def _let_go(self, request: Request) -> None:
+        """Take a request out of the running set and free what it holds."""
+        self.running.remove(request)
+        if request.stage is Stage.DECODE:
+            self.decoding.remove(request)
+            self.context_tokens -= request.computed_tokens
+        else:
+            self.prefilling.remove(request)
+        self.written_tokens -= request.computed_tokens
+        self.admission.withdraw(request)
+        self.pool.release(request.blocks)
+        request.blocks = []
+        request.published_blocks = 0
+
+    def _publish(self, request: Request, own: bool = False) -> None:
+        """Offer the request's full blocks for reuse; a modelled request's `own` ones only it can find again."""
+        if not self.settings.prefix_cache or not (request.prompt or request.prefix_key or own):
+            return
+        full = request.computed_tokens // self.pool.block_tokens
+        if full > request.published_blocks:
+            keys = block_keys(request, full, self.pool.block_tokens, own)
+            for index in range(request.published_blocks, len(keys)):
+                self.pool.publish(request.blocks[index], keys[index])
+            request.published_blocks = max(request.published_blocks, len(keys))
+
+    # -- progress ---------------------------------------------------------------------------------------------------
+
+    def complete(self, plan: StepPlan, tokens: list[int], now: float) -> list[Request]:
+        """Book a step that ended at `now` with the runner's `tokens`; returns the requests that finish with it."""
+        self._now = now
+        done: list[Request] = []
+        for request, token in zip(plan.decode, tokens, strict=False):
+            request.computed_tokens += 1
+            request.output_tokens += 1
+            request.last_token_at = now
+            if request.prompt:
+                request.output.append(token)
+            if request.listener is not None:
+                request.listener.on_token(request, token)
+            if request.output_tokens >= request.stop_after:
+                done.append(request)
+        decoded = len(plan.decode)
+        self.written_tokens += decoded
+        self.context_tokens += decoded
+        self.counters.generated_tokens += decoded
+        if plan.prefill:
+            self._complete_chunks(plan, tokens[decoded:], done)
+        return self._finish_all(done, now)
+
+    def advance_decodes(self, steps: int, now: float) -> list[Request]:
+        """Book `steps` steps of nothing but decodes that ended at `now`; the caller knows that there are blocks."""
+        block_tokens = self.pool.block_tokens
+        done: list[Request] = []
+        for request in self.decoding:
+            request.computed_tokens = computed = request.computed_tokens + steps
+            request.output_tokens += steps
+            request.last_token_at = now
+            missing = -(-computed // block_tokens) - len(request.blocks)
+            if missing:
+                self.admission.reserved_blocks -= min(missing, self.admission.outstanding_blocks(request))
+                request.blocks += self.pool.take(missing)
+            if request.output_tokens >= request.stop_after:
+                done.append(request)
+        tokens = steps * len(self.decoding)
+        self.written_tokens += tokens
+        self.context_tokens += tokens
+        self.counters.generated_tokens += tokens
+        return self._finish_all(done, now)
+
+    def _finish_all(self, done: list[Request], now: float) -> list[Request]:
+        for request in done:
+            self.finish(request, "length" if request.output_tokens >= request.max_tokens else "stop", now)
+        return done
+
+    def _complete_chunks(self, plan: StepPlan, tokens: list[int], done: list[Request]) -> None:
+        sampled = iter(tokens)
+        for request, chunk in plan.prefill:
+            self._count_computed(request, chunk)
+            request.computed_tokens += chunk
+            self.written_tokens += chunk
+            if request.computed_tokens < request.total_tokens:
+                continue
+            self.prefilling.remove(request)
+            self.decoding.append(request)
+            self.context_tokens += request.computed_tokens
+            self._first_token(request, next(sampled))
+            if request.output_tokens >= request.stop_after:
+                done.append(request)
+        for request, _ in plan.prefill:
+            self._publish(request)
+
+    def _count_computed(self, request: Request, chunk: int) -> None:
+        """Split a chunk into tokens computed before, which a preemption threw away, and new ones."""
+        start, peak = request.computed_tokens, request.computed_peak_tokens
+        repeated = max(0, min(start + chunk, peak) - start)
+        request.recomputed_tokens += repeated
+        self.counters.recomputed_tokens += repeated
+        self.counters.prompt_tokens += max(0, min(start + chunk, request.prompt_tokens) - max(start, peak))
+
+    def _first_token(self, request: Request, token: int) -> None:
+        """The token that a completed prefill yields; after a preemption it is one of the later ones."""
+        request.output_tokens += 1
+        self.counters.generated_tokens += 1
+        request.last_token_at = self._now
+        if request.output_tokens == 1:
+            request.first_token_at = self._now
+        request.enter(Stage.DECODE, self._now)
+        if request.prompt:
+            request.output.append(token)
+        if request.listener is not None:
+            request.listener.on_token(request, token)
+
+    # -- coming and going -------------------------------------------------------------------------------------------
+
+    def add(self, request: Request, now: float) -> None:
+        """Queue a request at clock time `now`."""
+        request.enter(Stage.QUEUE, now)
+        self.waiting.append(request, self.admission.promise_blocks(request))
+
+    def finish(self, request: Request, reason: str, now: float) -> None:
+        """Remove a request that waits or runs; `reason` as in Request.finish_reason."""
+        if request.stage in (Stage.PREFILL, Stage.DECODE):
+            self._publish(request)
+            self._let_go(request)
+        else:
+            self.waiting.remove(request)
+        request.finish_reason = reason
+        request.finished_at = now
+        request.enter(Stage.FINISHED, now)
+
+    def requests(self) -> Iterator[Request]:
+        """All requests in the engine: the running ones in order of admission, then the queue."""
+        yield from self.running
+        yield from self.waiting
+
+    # -- what the records say ---------------------------------------------------------------------------------------
+
+    def head_need_blocks(self) -> int:
+        """Blocks that the head of the queue asks for, prefix hits considered; 0 if nobody waits."""
+        if not self.waiting:
+            return 0
+        return self.admission.need_blocks(self.waiting.head, self.admission.hits(self.waiting.head))
+
+    def waiting_fit(self) -> int:
+        """How many of the first 256 that wait would be given their blocks now, each alone, whatever their order."""
+        return self.waiting.fits(self._admissible_blocks())
+
+    def _admissible_blocks(self) -> int:
+        return self.admission.available_blocks - self.admission.watermark_blocks(len(self.running))

@@ -1,0 +1,160 @@
+"""Engine settings: the knobs of scheduler, KV pool and model, checked before anything starts.
+
+A wrong value ends with a ValueError that names the key and says what to change. Sizes are in tokens, requests or ratios
+as the names say; the keys are those of a scenario's [engine] table.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from .devices import Device
+from .shapes import BYTES_PER_VALUE, Shape, shape_named
+
+ADMISSION = ("fifo", "bypass")
+RESERVE = ("none", "prompt", "max_tokens")
+# Left free on the device for activations, graphs and the allocator's slack, on top of `memory_ratio`.
+WORKSPACE_BYTES = 1e9
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """See docs/scenario.md. `kv_pool_tokens` wins over `kv_pool_ratio`, the share of the device's room that is used."""
+
+    model: str = "tiny"
+    max_num_seqs: int = 64
+    max_step_tokens: int = 8192
+    chunked_prefill: bool = True
+    max_chunk_tokens: int = 0  # the largest prefill chunk of one request in a step; 0: only the step's budget limits it
+    block_tokens: int = 16
+    kv_pool_tokens: int = 0
+    kv_pool_ratio: float = 1.0
+    watermark_ratio: float = 0.01
+    admission: str = "fifo"
+    reserve: str = "none"
+    prefix_cache: bool = True
+    max_model_len: int = 131_072
+    max_waiting: int = 100_000
+    accept_oversized: bool = False
+    dtype: str = "bf16"
+    kv_dtype: str = "bf16"
+    tensor_parallel: int = 1
+    memory_ratio: float = 0.9
+
+    def __post_init__(self) -> None:
+        self._check_types()
+        self._check_ranges()
+        self._check_combinations()
+
+    def _check_types(self) -> None:
+        for field in fields(self):
+            value, kind = getattr(self, field.name), type(field.default)
+            if kind is float and type(value) is int:
+                object.__setattr__(self, field.name, float(value))
+            elif type(value) is not kind:
+                raise ValueError(f"{field.name} must be {_KINDS[kind]}, not {value!r}")
+
+    def _check_ranges(self) -> None:
+        for key in (
+            "max_num_seqs",
+            "max_step_tokens",
+            "block_tokens",
+            "max_model_len",
+            "max_waiting",
+            "tensor_parallel",
+        ):
+            if getattr(self, key) < 1:
+                raise ValueError(f"{key} must be at least 1, not {getattr(self, key)}")
+        for key in ("kv_pool_tokens", "max_chunk_tokens"):
+            if getattr(self, key) < 0:
+                raise ValueError(f"{key} must not be negative; 0 means unset")
+        if not 0 <= self.watermark_ratio < 1:
+            raise ValueError(f"watermark_ratio must be at least 0 and below 1, not {self.watermark_ratio}")
+        for key in ("kv_pool_ratio", "memory_ratio"):
+            if not 0 < getattr(self, key) <= 1:
+                raise ValueError(f"{key} must be above 0 and at most 1, not {getattr(self, key)}")
+        choices = {"admission": ADMISSION, "reserve": RESERVE, "dtype": BYTES_PER_VALUE, "kv_dtype": BYTES_PER_VALUE}
+        for key, allowed in choices.items():
+            if getattr(self, key) not in allowed:
+                raise ValueError(f"{key} must be one of {', '.join(allowed)}, not {getattr(self, key)!r}")
+        shape_named(self.model)
+
+    def _check_combinations(self) -> None:
+        if self.max_step_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_step_tokens ({self.max_step_tokens}) is below max_num_seqs ({self.max_num_seqs}): a step could "
+                "not hold one token for each running request; raise max_step_tokens or lower max_num_seqs"
+            )
+        if self.kv_pool_tokens and self.kv_pool_tokens < self.block_tokens:
+            raise ValueError(
+                f"kv_pool_tokens ({self.kv_pool_tokens}) is below one block; raise it to {self.block_tokens}"
+            )
+        if self.max_chunk_tokens and not self.chunked_prefill:
+            raise ValueError(
+                "max_chunk_tokens has no meaning without chunked_prefill; remove it or set chunked_prefill"
+            )
+        if self.shape.kv_heads % self.tensor_parallel:
+            raise ValueError(f"tensor_parallel must divide the {self.shape.kv_heads} KV heads of model {self.model}")
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any]) -> EngineSettings:
+        """From a parsed [engine] table; unknown keys raise ValueError with the nearest known one."""
+        return EngineSettings().replaced(table)
+
+    def replaced(self, changes: Mapping[str, Any]) -> EngineSettings:
+        """A copy with some keys changed, checked again."""
+        known = [field.name for field in fields(self)]
+        for key in changes:
+            if key not in known:
+                near = difflib.get_close_matches(key, known, n=1)
+                raise ValueError(f"unknown key {key!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+        return replace(self, **changes)
+
+    @property
+    def shape(self) -> Shape:
+        """The model's shape."""
+        return shape_named(self.model)
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """KV bytes of one token over all GPUs of the engine."""
+        return self.shape.kv_bytes_per_token(self.kv_dtype)
+
+    def pool_blocks(self, device: Device | None = None) -> int:
+        """Blocks in the KV pool: `kv_pool_tokens`, or the share `kv_pool_ratio` of what `device` has room for.
+
+        ValueError if the device has less room than that.
+        """
+        if device is None:
+            if not self.kv_pool_tokens:
+                raise ValueError("kv_pool_tokens must be set where there is no modelled device to derive the pool from")
+            return self.kv_pool_tokens // self.block_tokens
+        room = room_tokens(self, device)
+        if self.kv_pool_tokens > room:
+            raise ValueError(
+                f"kv_pool_tokens ({self.kv_pool_tokens}) is more than {self.tensor_parallel} × {device.name} has room "
+                f"for ({room}); lower it, or set kv_pool_ratio instead"
+            )
+        blocks = (self.kv_pool_tokens or int(self.kv_pool_ratio * room)) // self.block_tokens
+        if blocks < 1:
+            raise ValueError(f"kv_pool_ratio ({self.kv_pool_ratio}) leaves no block on {device.name}; raise it")
+        return blocks
+
+
+_KINDS = {bool: "true or false", int: "an integer", float: "a number", str: "a string"}
+
+
+def room_tokens(settings: EngineSettings, device: Device) -> int:
+    """Tokens of KV that fit on the engine's GPUs beside weights and workspace. ValueError if the weights do not fit."""
+    gpus = settings.tensor_parallel
+    weights = settings.shape.weight_bytes(settings.dtype)
+    room = gpus * (device.memory_bytes * settings.memory_ratio - WORKSPACE_BYTES) - weights
+    if room < settings.block_tokens * settings.kv_bytes_per_token:
+        raise ValueError(
+            f"model {settings.model} in {settings.dtype} needs {weights / 1e9:.0f} GB of weights, which leaves no room "
+            f"for KV on {gpus} × {device.name}; raise tensor_parallel, choose a smaller dtype or another device"
+        )
+    return int(room // settings.kv_bytes_per_token)
