@@ -118,8 +118,8 @@ class Store:
             i, body = t.incident, _encode(t.incident).decode()
             self._db.execute(
                 "INSERT INTO incidents VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET"
-                " rule = excluded.rule, severity = excluded.severity, status = excluded.status, onset_at = excluded.onset_at,"
-                " resolved_at = excluded.resolved_at, body = excluded.body",
+                " rule = excluded.rule, severity = excluded.severity, status = excluded.status,"
+                " onset_at = excluded.onset_at, resolved_at = excluded.resolved_at, body = excluded.body",
                 (i.id, i.rule, i.severity, i.status, i.onset_at, i.detected_at, i.resolved_at, body),
             )
             self._db.execute("INSERT OR IGNORE INTO transitions VALUES (?, ?, ?, ?)", (*_key(t), body))
