@@ -15,7 +15,7 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from .request import Request
-from .scenario import Stream
+from .streams import Stream
 
 _CHUNK = 512
 _BACK_OFF_S = 1.0
@@ -76,7 +76,7 @@ class _Source:
         if self._open:
             self._refill()
         else:
-            clients = max(round(stream.concurrency * stream.thinned), 1)
+            clients = max(round(stream.concurrency * stream.kept), 1)
             spread_s = max(stream.think_s, 1.0)  # clients do not all knock at once
             self.due = (stream.from_s + self._times.random(clients) * spread_s).tolist()
             heapify(self.due)
@@ -117,11 +117,11 @@ class _Source:
 
     def _kept(self, times: Iterable[float]) -> Iterator[float]:
         """Thin the stream out without moving what is kept; lengths of what is dropped are dropped with it."""
-        if self.stream.thinned >= 1:
+        if self.stream.kept >= 1:
             yield from times
             return
         for at in times:
-            if self._thinning.random() < self.stream.thinned:
+            if self._thinning.random() < self.stream.kept:
                 yield at
             else:
                 next(self._lengths)

@@ -12,9 +12,9 @@ import numpy as np
 from .lengths import grid_tokens
 from .request import Request
 from .runners.model import ModelRunner
-from .scenario import Stream
 from .settings import EngineSettings
 from .step import StepPlan
+from .streams import Stream
 
 _PREFILLS = 64  # prompt lengths that stand for the distribution
 

@@ -129,9 +129,8 @@ class EngineMetrics:
         self._histograms["time_to_first_token_seconds"].observe(at - request.arrived_at)
 
     def _why_rejected(self, request: Request) -> str:
-        if request.prompt_tokens + request.max_tokens > self._info.max_model_len:
-            return "too_long"
-        if request.prompt_tokens > self._info.kv_capacity_tokens:
+        longest = min(self._info.max_model_len, self._info.kv_capacity_tokens)
+        if request.prompt_tokens + request.max_tokens > longest:
             return "too_long"
         return "queue_full" if self._live.waiting else "other"
 

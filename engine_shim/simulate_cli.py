@@ -1,0 +1,125 @@
+"""`simulate`: play a scenario in virtual time on a modelled device and write what an agent would have seen."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import click
+
+from .devices import DEVICES
+from .world import MODES
+
+_HERE = Path(__file__).resolve().parent.parent
+# Beside a checkout's package, and where the wheel puts them.
+SCENARIO_FOLDERS = (_HERE / "tests" / "scenarios", _HERE / "gpuwatch" / "scenarios")
+
+
+@click.command()
+@click.argument("scenario")
+@click.option(
+    "--device", default="h100", show_default=True, type=click.Choice(sorted(DEVICES)), help="Modelled device."
+)
+@click.option("--seed", default=1, show_default=True, type=click.IntRange(0, 2**32 - 1), help="Seed of the demand.")
+@click.option("--duration", "duration_s", type=click.FloatRange(1), help="Seconds to play; default: the scenario's.")
+@click.option("--telemetry", "mode", default="full", show_default=True, type=click.Choice(MODES), help="What is shown.")
+@click.option("--cure/--no-cure", default=False, help="Apply the scenario's [cure] to the same demand.")
+@click.option(
+    "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Replace a key, e.g. engine.max_num_seqs=32."
+)
+@click.option("--out", default="-", show_default=True, help="File to write (gzip if it ends in .gz), or - for stdout.")
+def simulate(
+    scenario: str,
+    device: str,
+    seed: int,
+    duration_s: float | None,
+    mode: str,
+    cure: bool,
+    changes: tuple[str, ...],
+    out: str,
+) -> None:
+    """Play SCENARIO, a path or the name of one that is shipped, and write its world stream (docs/capture.md)."""
+    from .scenario import ScenarioError, load_scenario
+    from .simulation import simulate as play
+
+    path = find_scenario(scenario)
+    try:
+        pairs = [_pair(change) for change in changes]
+        read = load_scenario(path, device, pairs)
+        if duration_s is not None and duration_s > read.duration_s:
+            read = load_scenario(path, device, [*pairs, ("duration_s", repr(duration_s))])
+        if cure and read.cure is None:
+            raise ScenarioError(str(path), "cure", "is missing")
+        read = read.cured() if cure else read
+    except ScenarioError as error:
+        raise click.UsageError(str(error)) from None
+    until_s = read.duration_s if duration_s is None else duration_s
+    try:
+        with _opened(out) as stream, _progress(until_s, scenario) as on_poll:
+            play(read, stream, device=device, seed=seed, mode=mode, until_s=until_s, on_poll=on_poll)
+    except BrokenPipeError:
+        # Whoever read has seen enough. Python would complain again when it flushes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        raise click.UsageError(f"{out}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise click.UsageError(f"{path}: engine: {error}") from None
+
+
+def find_scenario(name: str) -> Path:
+    """The file of a scenario by path or by name. UsageError lists the known names."""
+    path = Path(name)
+    if path.suffix == ".toml" or path.is_file():
+        return path
+    for folder in SCENARIO_FOLDERS:
+        candidate = folder / f"{name}.toml"
+        if candidate.is_file():
+            return candidate
+    known = sorted({file.stem for folder in SCENARIO_FOLDERS for file in folder.glob("*.toml")})
+    raise click.UsageError(f"no scenario {name!r}; give a path, or one of: {', '.join(known) or '(none found)'}")
+
+
+def _pair(change: str) -> tuple[str, str]:
+    key, equals, value = change.partition("=")
+    if not (key and equals):
+        raise click.UsageError(f"--set {change}: needs KEY=VALUE")
+    return key.strip(), value.strip()
+
+
+@contextmanager
+def _opened(out: str) -> Iterator[IO[bytes]]:
+    if out == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+    elif out.endswith(".gz"):
+        with Path(out).open("wb") as raw, gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0) as packed:
+            yield packed
+    else:
+        with Path(out).open("wb", buffering=1 << 20) as file:
+            yield file
+
+
+@contextmanager
+def _progress(until_s: float, name: str) -> Iterator[Callable[[float], None] | None]:
+    """A line on stderr that moves, for people only."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    begun = shown = time.monotonic()
+
+    def show(at_s: float) -> None:
+        nonlocal shown
+        now = time.monotonic()
+        if now - shown >= 0.2:
+            shown = now
+            sys.stderr.write(f"\r{name}: {at_s:.0f} of {until_s:.0f} s, {at_s / (now - begun):.0f} × real time ")
+            sys.stderr.flush()
+
+    yield show
+    sys.stderr.write("\r\033[K")

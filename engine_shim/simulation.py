@@ -1,0 +1,103 @@
+"""Puts a simulated run together: scenario, device, engine, demand, and the writer of the world stream."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import IO
+
+from . import __version__
+from .arrivals import Demand
+from .capacity import rate_per_s
+from .clock import VirtualClock
+from .device_window import DeviceWindow
+from .devices import Device, device_named
+from .engine import Engine
+from .runners.model import ModelRunner
+from .scenario import Scenario
+from .settings import EngineSettings
+from .simulate import play
+from .telemetry import EngineInfo, build_telemetry
+from .telemetry.gpu_page import Gpu, GpuPage
+from .world import World
+
+ENGINE_NAME = "shim"
+
+
+def simulate(
+    scenario: Scenario,
+    out: IO[bytes],
+    *,
+    device: str,
+    seed: int,
+    mode: str = "full",
+    until_s: float | None = None,
+    on_poll: Callable[[float], None] | None = None,
+) -> None:
+    """Play the scenario in virtual time and write its world stream to `out`.
+
+    `until_s` ends it before the scenario's duration; `on_poll` hears of the scenario's time, in seconds. ValueError if
+    the scenario and the device do not go together (the model does not fit), OSError from `out`.
+    """
+    profile = device_named(device)
+    clock = VirtualClock()
+    start = clock.now()
+    settings = scenario.engine
+    blocks = max(round(settings.pool_blocks(profile) * scenario.pool_scale), 1)
+    pool_tokens = blocks * settings.block_tokens
+    info = _info(settings, profile, blocks, seed, start)
+    world = World(
+        out,
+        build_telemetry(
+            info, clock.now, salt=f"simulated {seed}".encode(), otlp_endpoint="", vllm=mode == "vllm-defaults"
+        ),
+        _demand(scenario, profile, seed, start),
+        DeviceWindow(profile, settings, pool_tokens, start),
+        _gpu_pages(profile, settings, seed, "stock" if mode == "vllm-defaults" else "full"),
+        mode=mode,
+        start=start,
+        meta={"scenario": scenario.stem, "device": device, "seed": seed, "model": settings.model},
+        on_poll=None if on_poll is None else lambda now: on_poll(now - start),
+    )
+    engine = Engine(settings, blocks, ModelRunner(settings, profile), clock, world)
+    until = start + min(until_s or scenario.duration_s, scenario.duration_s)
+    play(engine, world.demand, until=until, observer=world, faults=scenario.faults(start))
+    world.end(until)
+
+
+def _demand(scenario: Scenario, device: Device, seed: int, start: float) -> Demand:
+    """The requests, sized by what the file says without a cure."""
+    settings = scenario.demand_engine
+    pool_tokens = settings.pool_blocks(device) * settings.block_tokens
+    runner = ModelRunner(settings, device)
+    rates = [rate_per_s(stream, settings, runner, pool_tokens) for stream in scenario.streams]
+    return Demand(scenario.streams, rates, pool_tokens=pool_tokens, seed=seed, start=start)
+
+
+def _info(settings: EngineSettings, device: Device, blocks: int, seed: int, start: float) -> EngineInfo:
+    return EngineInfo(
+        engine=ENGINE_NAME,
+        model=settings.model,
+        version=__version__,
+        kv_total_blocks=blocks,
+        block_tokens=settings.block_tokens,
+        max_num_seqs=settings.max_num_seqs,
+        max_model_len=settings.max_model_len,
+        started_at=start,
+        device=device.name,
+        gpu_uuid=_uuid(device, seed, 0),
+        arguments=asdict(settings),
+    )
+
+
+def _gpu_pages(device: Device, settings: EngineSettings, seed: int, counters: str) -> dict[str, GpuPage]:
+    """One page for each GPU of the engine; the model has them all read the same."""
+    gpus = [Gpu(_uuid(device, seed, i), device.product, i) for i in range(settings.tensor_parallel)]
+    return {gpu.uuid: GpuPage(gpu, counters=counters) for gpu in gpus}
+
+
+def _uuid(device: Device, seed: int, index: int) -> str:
+    """A GPU UUID in the driver's form, the same for the same run."""
+    digits = hashlib.blake2b(f"{device.name}/{seed}/{index}".encode(), digest_size=16).hexdigest()
+    return f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"

@@ -1,0 +1,107 @@
+"""Streams of requests: a scenario's [[load]] tables, checked. Times are seconds from the scenario's start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .lengths import LengthError, Lengths, parse_lengths
+from .scenario_tables import LoadTable, ScenarioError
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """One stream of requests. Lengths may be shares of the pool; one of rate_per_s, rho and concurrency is set."""
+
+    name: str
+    arrivals: str
+    from_s: float
+    until_s: float
+    prompt: Lengths
+    output: Lengths
+    rate_per_s: float | None = None
+    rho: float | None = None
+    concurrency: int = 0
+    think_s: float = 0.0
+    cv: float = 1.0
+    period_s: float = 0.0
+    swing_ratio: float = 0.0
+    max_tokens: int | None = None
+    shared_prefix_tokens: int = 0
+    tenant: str = ""
+    kept: float = 1.0  # share of the stream's requests that is played (a cure's load_scale)
+
+
+def read_stream(row: LoadTable, index: int, duration_s: float, file: str) -> Stream:
+    """A checked stream. Raises ScenarioError."""
+    key = f"load[{index}]"
+    until_s = duration_s if row.until_s is None else row.until_s
+    _check_demand(row, key, file, duration_s)
+    if not 0 <= row.from_s < until_s:
+        raise ScenarioError(file, f"{key}.until_s", f"must lie after from_s: {row.from_s:g} to {until_s:g}")
+    if row.shared_prefix_tokens < 0:
+        raise ScenarioError(file, f"{key}.shared_prefix_tokens", "must not be negative")
+    if row.max_tokens is not None and row.max_tokens < 1:
+        raise ScenarioError(file, f"{key}.max_tokens", f"must be at least 1, got {row.max_tokens}")
+    return Stream(
+        name=row.name or f"load{index}",
+        arrivals=row.arrivals,
+        from_s=row.from_s,
+        until_s=min(until_s, duration_s),
+        prompt=_lengths(row.prompt_tokens, f"{key}.prompt_tokens", file),
+        output=_lengths(row.output_tokens, f"{key}.output_tokens", file),
+        rate_per_s=row.rate_per_s,
+        rho=row.rho,
+        concurrency=row.concurrency or 0,
+        think_s=row.think_s,
+        cv=1.0 if row.cv is None else row.cv,
+        period_s=row.period_s or 0.0,
+        swing_ratio=row.swing_ratio or 0.0,
+        max_tokens=row.max_tokens,
+        shared_prefix_tokens=row.shared_prefix_tokens,
+        tenant=row.tenant,
+    )
+
+
+def check_names(streams: tuple[Stream, ...], file: str) -> None:
+    """Names are seeds: two streams of one name would send the same requests."""
+    seen: set[str] = set()
+    for index, stream in enumerate(streams):
+        if stream.name in seen:
+            raise ScenarioError(file, f"load[{index}].name", f"there are two streams called {stream.name!r}")
+        seen.add(stream.name)
+
+
+_NEEDS = {"gamma": ("cv",), "diurnal": ("period_s", "swing_ratio"), "closed": ("concurrency",)}
+
+
+def _check_demand(row: LoadTable, key: str, file: str, duration_s: float) -> None:
+    """What each kind of arrivals needs, and that nothing is given that it would ignore."""
+    for kind, names in _NEEDS.items():
+        for name in names:
+            if kind == row.arrivals and getattr(row, name) is None:
+                raise ScenarioError(file, f"{key}.{name}", f"arrivals = {kind!r} needs it")
+            if kind != row.arrivals and getattr(row, name) is not None:
+                raise ScenarioError(file, f"{key}.{name}", f"has no meaning with arrivals = {row.arrivals!r}")
+    given = [name for name in ("rate_per_s", "rho") if getattr(row, name) is not None]
+    if row.arrivals == "closed" and given:
+        raise ScenarioError(file, f"{key}.{given[0]}", "a closed loop has no rate of its own")
+    if row.arrivals != "closed" and len(given) != 1:
+        raise ScenarioError(file, f"{key}.rate_per_s", "exactly one of rate_per_s and rho is needed")
+    limits = {"rate_per_s": 1e5, "rho": 100.0, "cv": 50.0, "period_s": 1e7, "concurrency": 1e5}
+    for name, high in limits.items():
+        value = getattr(row, name)
+        if value is not None and not 0 < value <= high:
+            raise ScenarioError(file, f"{key}.{name}", f"must be above 0 and at most {high:g}, got {value:g}")
+    if row.swing_ratio is not None and not 0 <= row.swing_ratio <= 1:
+        raise ScenarioError(file, f"{key}.swing_ratio", f"must be between 0 and 1, got {row.swing_ratio:g}")
+    if row.think_s < 0 or (row.think_s and row.arrivals != "closed"):
+        raise ScenarioError(file, f"{key}.think_s", "is the pause of a closed loop's clients, and not negative")
+
+
+def _lengths(value: object, key: str, file: str) -> Lengths:
+    if value is None:
+        raise ScenarioError(file, key, "is missing")
+    try:
+        return parse_lengths(value)
+    except LengthError as e:
+        raise ScenarioError(file, f"{key}.{e.key}" if e.key else key, e.message) from None
