@@ -4,9 +4,9 @@ All tokens of a step, decode and prefill alike, are rows of one flat batch: the 
 only attention knows requests. Attention works on *groups*: `requests` sequences with `queries` tokens each, whose keys
 are gathered from the cache through a padded block table. A decode bucket is (n, 1), a piece of a prefill chunk (1, n).
 
-Invariants: position p of a sequence lives in block table[p // block_tokens], slot p % block_tokens; the keys and values
-of all rows of a layer are written before any group of that layer attends, so that chunks see themselves and whatever the
-cache already holds, whoever computed it.
+Invariants: position p of a sequence lives in block table[p // block_tokens], slot p % block_tokens; the keys and
+values of all rows of a layer are written before any group of that layer attends, so that chunks see themselves and
+whatever the cache already holds, whoever computed it.
 """
 
 from __future__ import annotations
@@ -18,39 +18,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch's own name for it
 from torch import Tensor
 
-
-@dataclass(frozen=True, slots=True)
-class RopeScaling:
-    """The `llama3` stretching of rotary wavelengths beyond the context length that the model was trained with."""
-
-    factor: float
-    low_freq_factor: float
-    high_freq_factor: float
-    original_max_positions: int
-
-
-@dataclass(frozen=True, slots=True)
-class LlamaConfig:
-    """The shape of a model. Sizes are element counts, positions are tokens."""
-
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    rms_eps: float = 1e-5
-    rope_theta: float = 10_000.0
-    rope_scaling: RopeScaling | None = None
-    max_positions: int = 131_072
-    tied_embeddings: bool = True
-    eos_token_ids: tuple[int, ...] = ()
-
-    @property
-    def qkv_size(self) -> int:
-        """Rows of the fused query, key and value projection."""
-        return (self.heads + 2 * self.kv_heads) * self.head_dim
+from engine_shim.llama_config import LlamaConfig
 
 
 @dataclass(slots=True)
@@ -156,9 +124,9 @@ class Llama:
         c = self.config
         heads = qkv.view(len(qkv), -1, c.head_dim)
         rotated = _rotate(heads[:, : c.heads + c.kv_heads], cos, sin)
-        queries, keys = rotated.split((c.heads, c.kv_heads), dim=1)
+        queries = rotated[:, : c.heads]
         key_cache, value_cache = layer_cache
-        key_cache.view(-1, c.kv_heads, c.head_dim)[batch.slots] = keys
+        key_cache.view(-1, c.kv_heads, c.head_dim)[batch.slots] = rotated[:, c.heads :]
         value_cache.view(-1, c.kv_heads, c.head_dim)[batch.slots] = heads[:, c.heads + c.kv_heads :]
         outputs = [self._attend(queries, group, key_cache, value_cache) for group in batch.groups]
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:  # torch is heavy, and a server with a modelled device does without it
+    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ def choose(logits: Tensor, wishes: list[Sampling], indexes: list[int]) -> list[i
 
     One batched pass whatever the mix of wishes; a batch without a random row skips the sort.
     """
+    import torch
+
     greedy: list[int] = logits.argmax(dim=-1).tolist()
     rows = [row for row, wish in enumerate(wishes) if wish.temperature > 0]
     if not rows:
@@ -53,9 +56,10 @@ def choose(logits: Tensor, wishes: list[Sampling], indexes: list[int]) -> list[i
 
 def _draw(logits: Tensor, temperature: Tensor, top_p: Tensor, numbers: Tensor) -> list[int]:
     """Inverse-transform sampling from the smallest set of tokens whose mass reaches `top_p`."""
-    probabilities, tokens = torch.softmax(logits / temperature[:, None], dim=-1).sort(
-        dim=-1, descending=True, stable=True
-    )
+    import torch
+
+    softened = torch.softmax(logits / temperature[:, None], dim=-1)
+    probabilities, tokens = softened.sort(dim=-1, descending=True, stable=True)
     mass = probabilities.cumsum(dim=-1)
     # A token is kept while the mass before it is below top_p: the first one always is.
     kept = probabilities.masked_fill(mass - probabilities >= top_p[:, None], 0.0)

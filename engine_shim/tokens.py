@@ -1,7 +1,7 @@
 """Text to token ids and back: a tokenizer of single printable characters for the tiny model, and any tokenizer.json.
 
-The tiny vocabulary has 256 characters, all printable, so that each generated token is visible text and n characters of
-a prompt are n tokens. Characters outside of it (line breaks too) are read as REPLACEMENT: lossy, never refused.
+The tiny vocabulary has 512 characters, all printable, so that each generated token is visible text and n characters of
+a prompt are n tokens. Characters outside of it (line breaks too) are read as PLACEHOLDER: lossy, never refused.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+PLACEHOLDER = "_"  # id 0, also what modelled runs "generate"
+UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what a decoder shows for the first bytes of a character
 
 
 class Tokenizer(Protocol):
@@ -27,10 +28,10 @@ class Tokenizer(Protocol):
 
 
 def _printable(count: int) -> list[str]:
-    found = [REPLACEMENT]
+    found = [PLACEHOLDER]
     code = ord(" ")
     while len(found) < count:
-        if chr(code).isprintable():
+        if chr(code).isprintable() and chr(code) != PLACEHOLDER:
             found.append(chr(code))
         code += 1
     return found
@@ -39,7 +40,7 @@ def _printable(count: int) -> list[str]:
 class CharTokenizer:
     """One printable character, one token. Id 0 stands for every character that is not in the vocabulary."""
 
-    def __init__(self, vocab_size: int = 256) -> None:
+    def __init__(self, vocab_size: int = 512) -> None:
         self.vocab_size = vocab_size
         self._characters = _printable(vocab_size)
         self._ids = {character: index for index, character in enumerate(self._characters)}
@@ -103,7 +104,7 @@ class TextStream:
         after = self._tokenizer.decode(self._ids[self._context_from :])
         pending = len(self._ids) - self._emitted_until
         # Four bytes make a character at most; a replacement character that stays longer is really meant.
-        if after.endswith(REPLACEMENT) and pending < 4 and not isinstance(self._tokenizer, CharTokenizer):
+        if after.endswith(UNFINISHED) and pending < 4:
             return ""
         self._context_from, self._emitted_until = self._emitted_until, len(self._ids)
         return self._show(after[len(before) :])

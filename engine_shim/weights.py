@@ -1,4 +1,4 @@
-"""Where weights come from: a tiny seeded model, or a local folder in the Hugging Face layout.
+"""Where weights come from: seeded random ones for any shape, or a local folder in the Hugging Face layout.
 
 A folder has config.json (`LlamaForCausalLM`) and *.safetensors, optionally tokenizer.json. Nothing is downloaded and no
 code of the folder is run. Errors are ValueErrors that name the file and the key.
@@ -6,26 +6,14 @@ code of the folder is run. Errors are ValueErrors that name the file and the key
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from .llama import LayerWeights, Llama, LlamaConfig, LlamaWeights, RopeScaling
-
-# A decode step of sixteen sequences takes a few milliseconds on one CPU core; 256 is the vocabulary of CharTokenizer.
-TINY = LlamaConfig(
-    vocab_size=256, hidden_size=128, intermediate_size=384, layers=4, heads=4, kv_heads=2, head_dim=32,
-    tied_embeddings=False,
-)  # fmt: skip
-
-
-def tiny(seed: int = 0, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Llama:
-    """The default model: random weights, the same for the same seed."""
-    return seeded(TINY, seed, dtype, device)
+from engine_shim.llama import LayerWeights, Llama, LlamaWeights
+from engine_shim.llama_config import LlamaConfig, read_config
 
 
 def seeded(config: LlamaConfig, seed: int, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Llama:
@@ -33,8 +21,8 @@ def seeded(config: LlamaConfig, seed: int, dtype: torch.dtype = torch.float32, d
     generator = torch.Generator().manual_seed(seed)
 
     def matrix(rows: int, columns: int) -> Tensor:
-        values = torch.randn(rows, columns, generator=generator) * columns**-0.5
-        return values.to(device=device, dtype=dtype)
+        values = torch.randn(rows, columns, generator=generator)
+        return values.mul_(columns**-0.5).to(device=device, dtype=dtype)
 
     def ones() -> Tensor:
         return torch.ones(config.hidden_size, device=device, dtype=dtype)
@@ -51,7 +39,6 @@ def seeded(config: LlamaConfig, seed: int, dtype: torch.dtype = torch.float32, d
         for _ in range(config.layers)
     ]
     embedding = matrix(config.vocab_size, config.hidden_size)
-    # Tied, a random model repeats its last token for ever; its own head makes the text wander.
     head = embedding if config.tied_embeddings else matrix(config.vocab_size, config.hidden_size)
     return Llama(config, LlamaWeights(embedding, layers, ones(), head))
 
@@ -106,66 +93,3 @@ def _read_tensors(files: list[Path]) -> dict[str, Tensor]:
         except SafetensorError as error:
             raise ValueError(f"{file}: {error}") from error
     return tensors
-
-
-def read_config(path: Path) -> LlamaConfig:
-    """A config.json as the model's shape; ValueError with the key for what is missing or not supported."""
-    try:
-        raw = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: {error}") from error
-    if not isinstance(raw, dict):
-        raise ValueError(f"{path}: not a JSON object")
-    if raw.get("model_type") != "llama":
-        raise ValueError(f"{path}: model_type is {raw.get('model_type')!r}, only 'llama' is supported")
-    for key in ("attention_bias", "mlp_bias"):
-        if raw.get(key):
-            raise ValueError(f"{path}: {key} is not supported")
-    if raw.get("hidden_act", "silu") != "silu":
-        raise ValueError(f"{path}: hidden_act {raw['hidden_act']!r} is not supported")
-    heads, hidden = _count(raw, "num_attention_heads", path), _count(raw, "hidden_size", path)
-    # Newer files say rope_parameters, older ones rope_theta beside rope_scaling.
-    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    return LlamaConfig(
-        vocab_size=_count(raw, "vocab_size", path),
-        hidden_size=hidden,
-        intermediate_size=_count(raw, "intermediate_size", path),
-        layers=_count(raw, "num_hidden_layers", path),
-        heads=heads,
-        kv_heads=_count(raw, "num_key_value_heads", path, heads),
-        head_dim=_count(raw, "head_dim", path, hidden // heads),
-        rms_eps=float(raw.get("rms_norm_eps", 1e-6)),
-        rope_theta=float(rope.get("rope_theta", raw.get("rope_theta", 10_000.0))),
-        rope_scaling=_scaling(rope, path),
-        max_positions=_count(raw, "max_position_embeddings", path, 2048),
-        tied_embeddings=bool(raw.get("tie_word_embeddings", False)),
-        eos_token_ids=_eos(raw.get("eos_token_id"), path),
-    )
-
-
-def _count(raw: dict[str, Any], key: str, path: Path, default: int | None = None) -> int:
-    value = raw.get(key)
-    value = default if value is None else value
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{path}: {key} must be a positive integer, not {value!r}")
-    return value
-
-
-def _eos(value: object, path: Path) -> tuple[int, ...]:
-    ids = [] if value is None else value if isinstance(value, list) else [value]
-    if not all(isinstance(token, int) for token in ids):
-        raise ValueError(f"{path}: eos_token_id must be an integer or a list of them, not {value!r}")
-    return tuple(ids)
-
-
-def _scaling(rope: dict[str, Any], path: Path) -> RopeScaling | None:
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind == "default":
-        return None
-    if kind != "llama3":
-        raise ValueError(f"{path}: rope scaling {kind!r} is not supported (default and llama3 are)")
-    keys = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-    missing = [key for key in keys if not isinstance(rope.get(key), int | float)]
-    if missing:
-        raise ValueError(f"{path}: llama3 rope scaling lacks the number {missing[0]}")
-    return RopeScaling(*(float(rope[key]) for key in keys[:3]), original_max_positions=int(rope[keys[3]]))

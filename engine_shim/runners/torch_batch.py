@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..llama import AttentionGroup, TokenBatch
-from ..request import Request
-from ..step import StepPlan
+from engine_shim.llama import AttentionGroup, TokenBatch
+from engine_shim.request import Request
+from engine_shim.step import StepPlan
 
 PIECE_TOKENS = 512
 # Sequences of up to so many blocks share a bucket: below it, padding is cheaper than another attention call.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from ..clock import Clock
-from ..llama import Llama, new_kv_cache
-from ..request import Request
-from ..sampling import GREEDY, Sampling, choose
-from ..step import StepPlan
-from .torch_batch import build_batch, completes_prefill
+from engine_shim.clock import Clock
+from engine_shim.llama import Llama, new_kv_cache
+from engine_shim.request import Request
+from engine_shim.runners.torch_batch import build_batch, completes_prefill
+from engine_shim.sampling import GREEDY, Sampling, choose
+from engine_shim.step import StepPlan
 
 
 class TorchRunner:

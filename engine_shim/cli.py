@@ -1,0 +1,136 @@
+"""The command line: `serve` (also when no command is named) and `simulate`. Options only; serving.py does the work.
+
+Every key of EngineSettings is an option of the same name. Bad values end with exit code 2 and name the option or key.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from engine_shim import __version__
+from engine_shim.settings import ADMISSION, RESERVE, EngineSettings
+from engine_shim.shapes import BYTES_PER_VALUE
+
+# Help of each EngineSettings key.
+_HELP = {
+    "model": "Shape (tiny, 1b, 7b, 8b, 13b, 70b) or a local folder with config.json and *.safetensors.",
+    "max_num_seqs": "Requests that may hold KV at the same time.",
+    "max_step_tokens": "Token budget of one step.",
+    "chunked_prefill": "Cut prompts to what is left of a step's budget.",
+    "max_chunk_tokens": "Largest prefill chunk of one request in a step; 0: the budget only.",
+    "block_tokens": "Token slots of a KV block.",
+    "kv_pool_tokens": "Size of the KV pool; 0: 16384 on torch, what the device has room for on a model.",
+    "kv_pool_ratio": "Share of the modelled device's KV room that is used.",
+    "watermark_ratio": "Share of the pool that admission keeps free.",
+    "admission": "Whether requests that fit may pass a blocked head of the queue.",
+    "reserve": "What must fit at admission.",
+    "prefix_cache": "Reuse the KV of common prompt prefixes.",
+    "max_model_len": "Longest prompt plus output; for a folder at most, and by default, what its config.json says.",
+    "max_waiting": "Queue length beyond which requests are refused.",
+    "accept_oversized": "Queue requests that can never fit the pool instead of refusing them.",
+    "dtype": "Type of weights and activations; default fp32 on torch, bf16 on a model.",
+    "kv_dtype": "Type of the KV cache; on torch always that of the weights.",
+    "tensor_parallel": "GPUs of the modelled engine.",
+    "memory_ratio": "Share of the modelled device's memory that the engine may use.",
+}
+_CHOICES = {
+    "admission": ADMISSION,
+    "reserve": RESERVE,
+    "dtype": tuple(BYTES_PER_VALUE),
+    "kv_dtype": tuple(BYTES_PER_VALUE),
+}
+
+
+class _ServeByDefault(click.Group):
+    """`python -m engine_shim --port 1` is `python -m engine_shim serve --port 1`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or (args[0].startswith("-") and args[0] not in ("--help", "--version")):
+            args = ["serve", *args]
+        return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return ["serve", "simulate"]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name == "simulate":  # numpy and the scenario reader are not wanted by the server
+            return _simulate()
+        return super().get_command(ctx, cmd_name)
+
+
+def _simulate() -> click.Command:
+    import importlib
+
+    command: click.Command = importlib.import_module("engine_shim.simulate_cli").simulate
+    return command
+
+
+@click.group(cls=_ServeByDefault)
+@click.version_option(__version__, prog_name="engine_shim")
+def main() -> None:
+    """The bundled inference engine: small, real and instrumented."""
+
+
+def _settings_options(command: Callable[..., None]) -> Callable[..., None]:
+    """One option for each key of EngineSettings, passed only where it was given."""
+    for field in reversed(dataclasses.fields(EngineSettings)):
+        flag = "--" + field.name.replace("_", "-")
+        kind: Any = click.Choice(_CHOICES[field.name]) if field.name in _CHOICES else type(field.default)
+        text = _HELP.get(field.name, "")
+        if "default" not in text:
+            text = f"{text} [default: {field.default}]"
+        if kind is bool:
+            option = click.option(f"{flag}/--no-{flag[2:]}", field.name, default=None, help=text)
+        else:
+            option = click.option(flag, field.name, type=kind, default=None, help=text)
+        command = option(command)
+    return command
+
+
+@main.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="Port; 0: any free one.")
+@click.option(
+    "--runner",
+    type=click.Choice(["torch", "model"]),
+    default="torch",
+    show_default=True,
+    help="Compute tokens, or take as long as a modelled device would.",
+)
+@click.option("--device", help="cpu or cuda for torch (default cpu); h100, a100, … for model (default h100).")
+@click.option("--seed", default=0, show_default=True, help="Seed of random weights.")
+@click.option("--threads", default=1, show_default=True, type=click.IntRange(1), help="CPU threads of torch.")
+@click.option("--served-model-name", help="Name in the API; default: the model's.")
+@click.option("--eos-token-id", multiple=True, type=click.IntRange(0), help="Token that ends an output; repeatable.")
+@click.option("--engine-name", default="shim", show_default=True, help="Name of this engine in its telemetry.")
+@click.option("--rank", default=0, show_default=True, type=click.IntRange(0), help="Number of this engine of the name.")
+@click.option("--ring/--no-ring", default=False, help="Write the step ring (docs/ring.md).")
+@click.option(
+    "--ring-dir", type=click.Path(path_type=Path), help="Where; default $GPUWATCH_RING_DIR or /dev/shm/gpuwatch."
+)
+@click.option("--otlp-endpoint", help="Send spans there (OTLP over HTTP); default $OTEL_EXPORTER_OTLP_ENDPOINT.")
+@click.option("--vllm-page/--no-vllm-page", default=False, help="Show /metrics under vLLM's names.")
+@click.option(
+    "--fault",
+    multiple=True,
+    metavar="KIND:KEY=NUMBER,…",
+    help="Let something break, e.g. hung_step:at_s=60,until_s=90 (seconds after the start); see docs/scenario.md.",
+)
+@click.option("--max-body-bytes", default=8 << 20, show_default=True, type=click.IntRange(1024), help="Largest body.")
+@click.option("--log-level", default="warning", show_default=True, type=click.Choice(["info", "warning", "error"]))
+@_settings_options
+def serve(**options: Any) -> None:
+    """Serve a model over HTTP, in real time."""
+    from engine_shim.serving import ServeOptions, run
+
+    keys = [field.name for field in dataclasses.fields(EngineSettings)]
+    given = {key: value for key in keys if (value := options.pop(key)) is not None}
+    try:
+        run(ServeOptions(**options), given)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error

@@ -1,0 +1,250 @@
+"""Puts a serving engine together: settings, weights or device model, runner, scheduler, telemetry, HTTP.
+
+The only module that knows all of them. Errors in what was asked for are ValueErrors, raised before anything listens.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from engine_shim import __version__
+from engine_shim.clock import Clock, RealClock
+from engine_shim.devices import Device, device_named
+from engine_shim.engine import Engine
+from engine_shim.faults import Faults
+from engine_shim.live_faults import FaultyRunner, arm_outage, faults_from_texts
+from engine_shim.live_gpu import LiveGpu, gpu_uuid
+from engine_shim.llama_config import config_of, read_config, shape_of
+from engine_shim.protocol import ServedModel
+from engine_shim.runners.model import ModelRunner, PacedRunner
+from engine_shim.server import EngineServer, Pages
+from engine_shim.settings import EngineSettings
+from engine_shim.shapes import SHAPES
+from engine_shim.step import Runner
+from engine_shim.telemetry import EngineInfo, EngineTelemetry, build_telemetry
+from engine_shim.tokens import CharTokenizer, FolderTokenizer, Tokenizer
+from engine_shim.worker import EngineWorker
+
+TORCH_POOL_TOKENS = 16_384  # 16 MiB of KV for the tiny model
+SHUTDOWN_S = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """The options of `serve` that are not keys of EngineSettings. See cli.py for what they mean."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    runner: str = "torch"
+    device: str | None = None
+    seed: int = 0
+    threads: int = 1
+    served_model_name: str | None = None
+    eos_token_id: tuple[int, ...] = ()
+    engine_name: str = "shim"
+    rank: int = 0
+    ring: bool = False
+    ring_dir: Path | None = None
+    otlp_endpoint: str | None = None
+    vllm_page: bool = False
+    fault: tuple[str, ...] = ()
+    max_body_bytes: int = 8 << 20
+    log_level: str = "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class ServingEngine:
+    """A complete engine, ready to listen."""
+
+    server: EngineServer
+    engine: Engine
+    telemetry: EngineTelemetry
+    model: ServedModel
+
+
+@dataclass(slots=True)
+class _Computing:
+    """What does the steps, and what is known of the model once it is loaded."""
+
+    runner: Runner
+    vocab_size: int
+    eos_token_ids: tuple[int, ...] = ()
+    gpu: LiveGpu | None = None
+
+
+def build(options: ServeOptions, changes: Mapping[str, Any], clock: Clock | None = None) -> ServingEngine:
+    """Everything but the listening socket. `changes` are keys of EngineSettings that differ from its defaults."""
+    clock = clock or RealClock()
+    folder = Path(changes["model"]) if _is_folder(changes.get("model")) else None
+    settings = _settings(options, changes, folder)
+    device = device_named(options.device or "h100") if options.runner == "model" else None
+    blocks = settings.pool_blocks(device)
+    wait, faults = _Wait(), faults_from_texts(options.fault, clock.now())
+    if device is None:
+        computing = _torch(options, settings, folder, blocks, clock)
+        if options.fault:
+            computing.runner = FaultyRunner(computing.runner, faults, clock, wait)
+    else:
+        computing = _modelled(options, settings, device, blocks, clock, wait, faults)
+    model = ServedModel(
+        name=options.served_model_name or settings.model,
+        tokenizer=_tokenizer(folder, computing.vocab_size),
+        vocab_size=computing.vocab_size,
+        max_model_len=settings.max_model_len,
+        kv_capacity_tokens=blocks * settings.block_tokens,
+        eos_token_ids=options.eos_token_id or computing.eos_token_ids,
+    )
+    telemetry = _telemetry(options, settings, model, device, blocks, clock)
+    engine = Engine(settings, blocks, computing.runner, clock, telemetry)
+    worker = EngineWorker(engine, tick=lambda: telemetry.tick(clock.now()))
+    wait.until = worker.stopping.wait
+    pages = Pages(telemetry.render, computing.gpu.render if computing.gpu else None)
+    arm_outage(faults, clock)
+    return ServingEngine(EngineServer(model, worker, pages, clock, options.max_body_bytes), engine, telemetry, model)
+
+
+def run(options: ServeOptions, changes: Mapping[str, Any]) -> None:
+    """Serve until SIGINT or SIGTERM; prints one line with the address once requests are taken."""
+    import uvicorn
+
+    serving = build(options, changes)
+
+    class Announcing(uvicorn.Server):
+        async def startup(self, sockets: list[Any] | None = None) -> None:
+            await super().startup(sockets)
+            if self.started:
+                port = self.servers[0].sockets[0].getsockname()[1]
+                print(f"serving {serving.model.name} on http://{options.host}:{port}", flush=True)
+
+    config = uvicorn.Config(
+        serving.server.app(),
+        host=options.host,
+        port=options.port,
+        log_level=options.log_level,
+        access_log=False,
+        timeout_graceful_shutdown=SHUTDOWN_S,
+    )
+    try:
+        Announcing(config).run()
+    finally:
+        serving.telemetry.close()
+
+
+class _Wait:
+    """How a paced runner lets time pass: until the worker says otherwise, and at once when the server stops."""
+
+    def __init__(self) -> None:
+        self.until: Callable[[float], object] = time.sleep
+
+    def __call__(self, seconds: float) -> None:
+        self.until(seconds)
+
+
+def _is_folder(model: object) -> bool:
+    return isinstance(model, str) and model not in SHAPES and Path(model).is_dir()
+
+
+def _settings(options: ServeOptions, changes: Mapping[str, Any], folder: Path | None) -> EngineSettings:
+    changes = dict(changes)
+    if folder is not None:
+        config = read_config(folder / "config.json")
+        if changes.setdefault("max_model_len", config.max_positions) > config.max_positions:
+            raise ValueError(f"max_model_len must be at most {config.max_positions} for {folder}")
+        changes["model"] = folder.name
+        if SHAPES.setdefault(folder.name, shape_of(config, folder.name)) != shape_of(config, folder.name):
+            raise ValueError(f"{folder}: there is another model of the name {folder.name}; rename the folder")
+    if options.runner == "torch":
+        dtype = changes.setdefault("dtype", "fp32")
+        if changes.setdefault("kv_dtype", dtype) != dtype:
+            raise ValueError("kv_dtype must be the same as dtype on the torch runner")
+        if not changes.get("kv_pool_tokens"):
+            changes["kv_pool_tokens"] = TORCH_POOL_TOKENS
+    return EngineSettings.from_table(changes)
+
+
+def _torch(
+    options: ServeOptions, settings: EngineSettings, folder: Path | None, blocks: int, clock: Clock
+) -> _Computing:
+    import torch
+
+    from engine_shim.runners.torch_runner import TorchRunner
+    from engine_shim.weights import load_folder, seeded
+
+    types = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+    if settings.dtype not in types:
+        raise ValueError(f"dtype {settings.dtype} is not supported on the torch runner; use one of {', '.join(types)}")
+    device = options.device or "cpu"
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device {device!r} is not usable: {str(error).splitlines()[0]}") from error
+    torch.set_num_threads(options.threads)
+    if folder is None:
+        model = seeded(config_of(settings.shape), options.seed, types[settings.dtype], device)
+    else:
+        model = load_folder(folder, types[settings.dtype], device)
+    runner = TorchRunner(model, blocks, settings.block_tokens, clock)
+    return _Computing(runner, model.config.vocab_size, model.config.eos_token_ids)
+
+
+def _modelled(
+    options: ServeOptions,
+    settings: EngineSettings,
+    device: Device,
+    blocks: int,
+    clock: Clock,
+    wait: _Wait,
+    faults: Faults,
+) -> _Computing:
+    timing = ModelRunner(settings, device)
+    paced = FaultyRunner(PacedRunner(timing, wait), faults, clock, wait)
+    uuid = gpu_uuid(options.engine_name, options.rank)
+    gpu = LiveGpu(paced, timing, settings, blocks * settings.block_tokens, uuid, clock, faults)
+    return _Computing(gpu, settings.shape.vocab, gpu=gpu)
+
+
+def _tokenizer(folder: Path | None, vocab_size: int) -> Tokenizer:
+    path = folder / "tokenizer.json" if folder is not None else None
+    if path is not None and path.exists():
+        tokenizer = FolderTokenizer(path)
+        if tokenizer.vocab_size > vocab_size:
+            raise ValueError(f"{path}: has {tokenizer.vocab_size} tokens, the model only {vocab_size}")
+        return tokenizer
+    return CharTokenizer(min(vocab_size, 512))
+
+
+def _telemetry(
+    options: ServeOptions,
+    settings: EngineSettings,
+    model: ServedModel,
+    device: Device | None,
+    blocks: int,
+    clock: Clock,
+) -> EngineTelemetry:
+    info = EngineInfo(
+        engine=options.engine_name,
+        model=model.name,
+        version=__version__,
+        kv_total_blocks=blocks,
+        block_tokens=settings.block_tokens,
+        max_num_seqs=settings.max_num_seqs,
+        max_model_len=settings.max_model_len,
+        started_at=clock.now(),
+        rank=options.rank,
+        device=device.name if device else options.device or "cpu",
+        gpu_uuid=gpu_uuid(options.engine_name, options.rank) if device else "",
+        arguments=asdict(settings) | {"runner": options.runner},
+    )
+    return build_telemetry(
+        info,
+        clock.now,
+        ring=options.ring,
+        ring_dir=str(options.ring_dir) if options.ring_dir else None,
+        monotonic_ns=time.monotonic_ns(),
+        otlp_endpoint=options.otlp_endpoint,
+        vllm=options.vllm_page,
+    )
