@@ -1,0 +1,75 @@
+"""What a subject says of itself (Info labels), under one vocabulary whatever the source: page, ring or capture.
+
+Engine-supplied strings are untrusted: bounded in number and length, and values of keys that look like secrets are never
+kept. Sizes get the catalogue's names and are completed where two of them give the third.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+
+MAX_LABELS = 64
+MAX_VALUE_CHARS = 256
+HIDDEN = "<hidden>"
+
+_RENAMED = {
+    "block_tokens": "kv_block_tokens",
+    "block_size": "kv_block_tokens",
+    "num_gpu_blocks": "kv_total_blocks",
+    "model_name": "model",
+}
+_SECRET = re.compile(
+    r"(?:^|[^a-z])(?:.*_)?(?:api[-_]?keys?|keys?|tokens?|secrets?|passw(?:or)?d|credentials?|auth(?:orization)?|bearer)$"
+)
+_NOT_SECRET = re.compile(
+    r"(?:max|num|block|capacity|batched|prefill|chunk|capacity|size|total|prompt|output|cached?|kv|watermark|budget)"
+    r"(?:[-_a-z0-9]*)[-_](?:tokens?|keys?)$"
+)
+
+
+def looks_secret(key: str) -> bool:
+    """True where a label or argument of this name may hold a credential (`api-key`, `hf_token`, not `max_tokens`)."""
+    name = key.lower().lstrip("-")
+    name = name.removeprefix("arg_")
+    return bool(_SECRET.search(name)) and not _NOT_SECRET.match(name)
+
+
+def canonical_facts(labels: Mapping[str, object], ranks: int = 1) -> tuple[dict[str, str], int]:
+    """Labels under our names, complete and safe, and how many were cut. `ranks` share an all-ranks block count."""
+    facts: dict[str, str] = {}
+    cut = max(len(labels) - MAX_LABELS, 0)
+    for key, value in list(labels.items())[:MAX_LABELS]:
+        text = _text(value)
+        if not text or text == "None":
+            continue
+        name = _RENAMED.get(key, key)[:MAX_VALUE_CHARS]
+        if looks_secret(name):
+            text = HIDDEN
+        cut += len(text) > MAX_VALUE_CHARS
+        facts[name] = text[:MAX_VALUE_CHARS]
+    shared = number(facts.pop("kv_total_blocks_all_ranks", ""))
+    if shared > 0 and ranks > 0:
+        facts.setdefault("kv_total_blocks", _text(shared // ranks))
+    blocks, size = number(facts.get("kv_total_blocks", "")), number(facts.get("kv_block_tokens", ""))
+    if blocks > 0 and size > 0:
+        facts.setdefault("kv_capacity_tokens", _text(blocks * size))
+    return facts, cut
+
+
+def number(text: str) -> float:
+    """A label's value as a number; NaN where it is none."""
+    try:
+        value = float(text)
+    except ValueError:
+        return math.nan
+    return value if math.isfinite(value) else math.nan
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    return "" if value is None else str(value)

@@ -1,0 +1,227 @@
+"""Turns an engine's exposition pages into frames, histograms, events and facts, for live polls and captures alike.
+
+One EnginePage follows one engine: it finds the dialect, binds it to each page layout, keeps epochs and infers arrivals.
+Where a fast lane exists, its signals carry the source `page-fast`, all others `page`: a series has one cadence.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from ..catalog import CATALOG, check_value
+from ..dialects import all_dialects, detect, sentinel_names
+from ..dialects.dialect import FAST_SIGNALS, Dialect
+from ..exposition import DEFAULT_LIMITS, Limits, parse
+from ..exposition_plan import PageReader, Reading
+from ..model import Event, Frame, Histogram, Info, Subject
+from .arrivals import ArrivalBook
+from .binding import Buckets, RankBinding, Sums, bind
+from .epochs import Epochs
+from .facts import canonical_facts, number
+
+Lane = Literal["whole", "slow", "fast"]
+
+
+class UnknownPageError(ValueError):
+    """The page belongs to no engine that a dialect describes."""
+
+
+class CutPageError(ValueError):
+    """The page stops before its end: cut by the engine, or larger than the limit."""
+
+
+class PageReport(msgspec.Struct, frozen=True):
+    """What one page brought. `look_again`: counters fell, and only a whole page can say why."""
+
+    frames: tuple[Frame, ...]
+    histograms: tuple[Histogram, ...]
+    events: tuple[Event, ...]
+    info: tuple[Info, ...]
+    names: frozenset[str]
+    dropped: int
+    look_again: bool
+
+
+class _Layout(msgspec.Struct, frozen=True):
+    """A lane's reader and the binding of its current layout."""
+
+    reader: PageReader
+    layout: int = 0
+    ranks: tuple[RankBinding, ...] = ()
+    bad: int = 0
+
+
+class _Rank:
+    """What is remembered of one rank."""
+
+    def __init__(self) -> None:
+        self.epochs = Epochs()
+        self.arrivals = ArrivalBook()
+        self.facts: dict[str, str] = {}
+
+
+class EnginePage:
+    """Reads the pages of one engine. `dialect` is a name or "auto"; KeyError for an unknown name."""
+
+    def __init__(self, engine: str, dialect: str = "auto", limits: Limits = DEFAULT_LIMITS) -> None:
+        if dialect != "auto":
+            all_dialects()[dialect]
+        self._engine = engine
+        self._only = dialect
+        self._limits = limits
+        self._layouts: dict[Lane, _Layout] = {}
+        self._ranks: dict[int, _Rank] = {}
+        self.dialect: Dialect | None = None
+        self.prefix = ""
+        self.fast_apart = False
+
+    def read(self, body: bytes, at: float, lane: Lane = "whole") -> PageReport:
+        """Read a page received at `at`. Raises UnknownPageError or CutPageError."""
+        if self.dialect is None:
+            self._detect(body)
+        layout, reading = self._read(body, lane)
+        if lane == "whole" and reading.relearned and not layout.ranks:
+            self._detect(body)  # another engine answers now
+            layout, reading = self._read(body, lane)
+        if reading.cut:  # sums over half of their series would look like a restart
+            raise CutPageError(f"the page has no end ({len(body)} bytes; at most {self._limits.page_bytes} are read)")
+        frames: list[Frame] = []
+        histograms: list[Histogram] = []
+        events: list[Event] = []
+        info: list[Info] = []
+        dropped = reading.dropped + layout.bad
+        look_again = False
+        for rank in layout.ranks:
+            subject = Subject(engine=self._engine, rank=rank.rank)
+            values, bad = _signals(rank.sums, reading.values)
+            dropped += bad
+            verdict = self._follow(rank, values, reading.values, at)
+            look_again |= verdict == "unsure"
+            if verdict in ("restart", "ambiguous"):
+                events.append(self._event(subject, verdict, at))
+            self._complete(rank, values, at)
+            frames += _frames(subject, values, at, self.fast_apart)
+            found, bad = _histograms(subject, rank.histograms, reading.values, at)
+            histograms += found
+            dropped += bad
+            if lane == "whole":
+                info.append(Info(subject, at, self._ranks[rank.rank].facts))
+        return PageReport(
+            tuple(frames), tuple(histograms), tuple(events), tuple(info), reading.names, dropped, look_again
+        )
+
+    def _detect(self, body: bytes) -> None:
+        page = parse(body, sentinel_names(), self._limits)
+        found = detect(page.names, self._only)
+        if found is None:
+            self.dialect = None
+            what = "no dialect" if self._only == "auto" else f"not the dialect {self._only}, which"
+            raise UnknownPageError(f"{what} recognises this page ({len(page.names)} metrics, {len(body)} bytes)")
+        if found != (self.dialect, self.prefix):
+            self.dialect, self.prefix = found
+            self._layouts.clear()
+
+    def _read(self, body: bytes, lane: Lane) -> tuple[_Layout, Reading]:
+        assert self.dialect is not None
+        layout = self._layouts.get(lane)
+        if layout is None:
+            layout = _Layout(PageReader(self.dialect.sample_names(self.prefix), self._limits))
+        reading = layout.reader.read(body)
+        if reading.layout != layout.layout:
+            ranks, bad = bind(self.dialect, self.prefix, reading.series)
+            known = any(rank.sums or rank.histograms for rank in ranks)
+            layout = _Layout(layout.reader, reading.layout, ranks if known else (), bad)
+            for rank in layout.ranks:
+                kept = self._ranks.setdefault(rank.rank, _Rank())
+                if lane == "whole":
+                    kept.facts = canonical_facts(rank.facts, len(ranks))[0] | {"dialect": self.dialect.name}
+        self._layouts[lane] = layout
+        return layout, reading
+
+    def _follow(self, rank: RankBinding, values: dict[str, float], raw: Sequence[float], at: float) -> str:
+        """Restart detection; counters become unknown while several processes answer in turn."""
+        kept = self._ranks[rank.rank]
+        counters = {name: value for name, value in values.items() if CATALOG[name].kind == "counter"}
+        stamps = [values.get("process_start_seconds", math.nan), *(raw[i] for i in rank.stamps)]
+        stamp = max((s for s in stamps if s == s), default=math.nan)
+        verdict = kept.epochs.update(counters, stamp, at)
+        if verdict == "restart":
+            kept.arrivals.restart()
+        if kept.epochs.ambiguous(at):
+            for name in counters:
+                values[name] = math.nan
+        return verdict
+
+    def _event(self, subject: Subject, verdict: str, at: float) -> Event:
+        epochs = self._ranks[subject.rank].epochs
+        if verdict == "restart":
+            return Event(subject, at, "restart", {"epoch": str(epochs.epoch), "how": epochs.how})
+        return Event(
+            subject, at, "ambiguous", {"why": "counters fall and rise again: several processes answer in turn"}
+        )
+
+    def _complete(self, rank: RankBinding, values: dict[str, float], at: float) -> None:
+        """Add what is inferred and what the facts say."""
+        assert self.dialect is not None
+        kept = self._ranks[rank.rank]
+        if "req_arrived_total" in self.dialect.inferred:
+            parts = [values.get(n, math.nan) for n in ("req_finished_total", "req_running", "req_waiting")]
+            rejected = values.get("req_rejected_total", 0.0)
+            values["req_arrived_total"] = kept.arrivals.update(sum(parts) + rejected, at)
+        for name in self.dialect.from_facts:
+            values.setdefault(name, number(kept.facts.get(name, "")))
+
+
+def _signals(sums: Sequence[Sums], raw: Sequence[float]) -> tuple[dict[str, float], int]:
+    """Values by signal; impossible ones become NaN and are counted."""
+    values: dict[str, float] = {}
+    bad = 0
+    for one in sums:
+        parts = [raw[i] for i in one.indices]
+        value = (max(parts, key=lambda v: v if v == v else -math.inf) if one.largest else sum(parts)) * one.factor
+        if not check_value(one.name, value) or value == math.inf:
+            value = math.nan
+            bad += 1
+        values[one.name] = value
+    return values, bad
+
+
+_FAST = frozenset((*FAST_SIGNALS, "req_arrived_total"))
+
+
+def _frames(subject: Subject, values: dict[str, float], at: float, fast_apart: bool) -> list[Frame]:
+    """A frame of one row for each cadence: the fast lane's signals are a series of their own where there is one."""
+    fast = tuple(n for n in values if n in _FAST) if fast_apart else ()
+    rest = tuple(n for n in values if n not in fast)
+    return [
+        Frame(subject, source, names, np.array([at]), np.array([[values[n] for n in names]]))
+        for source, names in (("page-fast", fast), ("page", rest))
+        if names
+    ]
+
+
+def _histograms(
+    subject: Subject, bound: Sequence[Buckets], raw: Sequence[float], at: float
+) -> tuple[list[Histogram], int]:
+    """Histograms that make sense (counts finite and not falling along the bounds), and how many did not."""
+    found: list[Histogram] = []
+    bad = 0
+    for one in bound:
+        if len(one.count) == 1:
+            cumulative = tuple(raw[i] for (i,) in one.cumulative)
+            total, count = raw[one.sum[0]], raw[one.count[0]]
+        else:
+            cumulative = tuple(sum(raw[i] for i in each) for each in one.cumulative)
+            total, count = sum(raw[i] for i in one.sum), sum(raw[i] for i in one.count)
+        steps = (0.0, *cumulative, count)
+        if not math.isfinite(total) or count == math.inf or any(not a <= b for a, b in itertools.pairwise(steps)):
+            bad += 1
+            continue
+        found.append(Histogram(subject, "page", one.name, at, one.bounds, cumulative, total, count))
+    return found, bad
