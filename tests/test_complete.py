@@ -155,6 +155,14 @@ def test_advice_starts_without_a_restart_and_says_price_and_proof(rule: Rule):
 
 
 @each_rule
+def test_no_advice_names_a_knob_that_engines_have_removed(rule: Rule):
+    """vLLM took these away in 2026; an on-call who is told to set them gets a start-up error at 3 a.m."""
+    removed = ("--max-num-partial-prefills", "--max-long-partial-prefills", "--swap-space", "--preemption-mode")
+    words = " ".join(f"{advice.do} {advice.knob}" for advice in rule.advice)
+    assert [knob for knob in removed if knob in words] == []
+
+
+@each_rule
 def test_the_alert_agrees_with_the_rule(rule: Rule):
     """Name, selector, runbook; severity is the series' own, because harm decides it and not the class."""
     (alert,) = rules_of(REPOSITORY / "alerts" / f"{rule.stem}.yml")

@@ -1,0 +1,155 @@
+"""Writes the parts of the docs that repeat the code, so that they cannot drift: `python -m scripts.docs [--check]`.
+
+A page holds blocks between `<!-- generated: NAME -->` and `<!-- end -->`; what stands between is replaced. The schema of
+the verdict is a file of its own. A test runs the check. What a command printed (`<!-- output of: COMMAND -->` and a text
+block) is renewed by `--outputs` only, because those commands take minutes and print what was measured.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).parents[1]
+SCHEMA = REPOSITORY / "docs" / "verdict.schema.json"
+_BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_OUTPUT = re.compile(r"(<!-- output of: ([^>]*) -->\n```text\n).*?(```)", re.DOTALL)
+
+
+def classes() -> str:
+    """The incident classes, from the rules."""
+    from gpuwatch.rules import load_rules
+
+    rows = (
+        f"| [`{r.stem}`](runbooks/{r.stem}.md) | {r.family} | {r.title} | {', '.join(f'`{n}`' for n in r.needs)} |"
+        for r in load_rules().values()
+    )
+    return _table(("class", "family", "what it means", "needs"), rows)
+
+
+def signals() -> str:
+    """The catalogue."""
+    from gpuwatch.catalog import CATALOG
+
+    rows = (f"| `gpuwatch_{s.name}` | {s.kind} | {s.unit} | {s.help} |" for s in CATALOG.values())
+    return _table(("metric", "kind", "unit", "meaning"), rows)
+
+
+def engine_settings() -> str:
+    """The bundled engine's knobs with their defaults."""
+    from engine_shim.cli import serve
+    from engine_shim.settings import EngineSettings
+
+    said = {option.name: option.help.split(" [default")[0] for option in serve.params}
+    rows = (f"| `{f.name}` | `{json.dumps(f.default)}` | {said[f.name]} |" for f in dataclasses.fields(EngineSettings))
+    return _table(("key", "default", "meaning"), rows)
+
+
+def agent_commands() -> str:
+    """Every command of `gpuwatch` with its options."""
+    from gpuwatch.cli import main
+
+    return "\n".join(_command("gpuwatch", main))
+
+
+def engine_commands() -> str:
+    """Every command of the bundled engine with its options."""
+    from engine_shim.cli import main
+
+    return "\n".join(_command("python -m engine_shim", main))
+
+
+def _command(name: str, command: Any) -> Iterator[str]:
+    """A heading, the first paragraph of the help and a table of options; groups recurse."""
+    import click
+
+    context = click.Context(command, info_name=name)
+    if isinstance(command, click.Group):
+        for child in command.list_commands(context):
+            found = command.get_command(context, child)
+            if found is not None:
+                yield from _command(f"{name} {child}", found)
+        return
+    arguments = " ".join(p.make_metavar(context) for p in command.params if isinstance(p, click.Argument))
+    yield f"### `{name}{' ' + arguments if arguments else ''}`\n"
+    yield (command.help or "").split("\n\n")[0].replace("\n", " ").strip() + "\n"
+    options = [p.get_help_record(context) for p in command.params if isinstance(p, click.Option)]
+    rows = [f"| `{flags}` | {' '.join(text.split())} |" for flags, text in filter(None, options)]
+    if rows:
+        yield _table(("option", "meaning"), (row.replace("[", "\\[") for row in rows))
+
+
+def _table(head: tuple[str, ...], rows: Iterator[str]) -> str:
+    return "\n".join([f"| {' | '.join(head)} |", "|" + "---|" * len(head), *rows, ""])
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "classes": classes,
+    "signals": signals,
+    "engine_settings": engine_settings,
+    "agent_commands": agent_commands,
+    "engine_commands": engine_commands,
+}
+
+
+def verdict_schema() -> str:
+    """The JSON schema of `--json`, of verdict.json and of /api/v1/verdict."""
+    import msgspec
+
+    from gpuwatch.model import Verdict
+
+    return json.dumps(msgspec.json.schema(Verdict), indent=1, sort_keys=True) + "\n"
+
+
+def current() -> dict[Path, str]:
+    """What each generated page should say now, by path."""
+    pages = {SCHEMA: verdict_schema()}
+    for page in [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]:
+        text = page.read_text("utf-8")
+        if _BLOCK.search(text):
+            pages[page] = _BLOCK.sub(lambda found: f"{found[1]}{BLOCKS[found[2]]()}{found[3]}", text)
+    return pages
+
+
+def outdated() -> list[Path]:
+    """The pages that do not say what the code says."""
+    return [page for page, text in current().items() if not page.exists() or page.read_text("utf-8") != text]
+
+
+def refresh_outputs() -> None:
+    """Run the commands whose output the README shows, and put what they print in its place."""
+    programs = Path(sys.executable).parent
+
+    def ran(found: re.Match[str]) -> str:
+        program, *arguments = found[2].split()
+        done = subprocess.run([programs / program, *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+        return f"{found[1]}{done.stdout.rstrip()}\n{found[3]}"
+
+    readme = REPOSITORY / "README.md"
+    readme.write_text(_OUTPUT.sub(ran, readme.read_text("utf-8")), "utf-8")
+
+
+def main(arguments: list[str]) -> int:
+    """Write, or with --check say what is outdated (exit code 1)."""
+    if "--outputs" in arguments:
+        refresh_outputs()
+    stale = outdated()
+    if "--check" in arguments:
+        for page in stale:
+            print(f"outdated: {page.relative_to(REPOSITORY)}; run python -m scripts.docs", file=sys.stderr)
+        return int(bool(stale))
+    pages = current()
+    for page in stale:
+        page.write_text(pages[page], "utf-8")
+        print(f"wrote {page.relative_to(REPOSITORY)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
