@@ -89,7 +89,7 @@ def _pieces(answers: Sequence[tuple[float, str]], frame: TimeFrame) -> tuple[Pie
             COLOURS.get(answer, "unknown"),
             round(start / COLUMNS * 100, 2),
             round((end - start) / COLUMNS * 100, 2),
-            (end - start) / COLUMNS * span_s,
+            float(round((end - start) / COLUMNS * span_s)),
         )
         for (start, answer), end in zip(held, ends, strict=True)
     )

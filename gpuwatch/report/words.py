@@ -44,6 +44,8 @@ def percent(ratio: float | None) -> str:
     if ratio is None or math.isnan(ratio):
         return UNKNOWN
     value = ratio * 100.0
+    if not math.isfinite(value):
+        return f"{plain(value)} %"
     digits = 0 if value == round(value) or 10 <= value < 99 else 1
     text = f"{value:.{digits}f}"
     if text in {"100.0", "100"} and value < 100:

@@ -120,7 +120,7 @@ def series() -> dict[str, Series]:
     sick = at >= ONSET
     phase = ((at - ONSET) % 18.0) / 18.0
     running = np.where(sick, 4 + 56 * np.abs(np.sin(np.pi * phase)), 34 + 4 * np.sin(at / 7))
-    waiting = np.where(sick, np.minimum(112, (at - ONSET) * 0.6) + 6 * np.cos(np.pi * 2 * phase), 0.0)
+    waiting = np.where(sick, np.minimum(112, 7 + (at - ONSET) * 0.6) + 6 * np.cos(np.pi * 2 * phase), 0.0)
     ttft = np.where(sick, 0.31 + np.minimum(24.3, (at - ONSET) * 0.13), 0.31 + 0.04 * np.sin(at / 5))
     active = np.where(sick, 0.15 + 0.7 * np.abs(np.sin(np.pi * phase)), 0.78)
     active[120:128] = np.nan
