@@ -1,0 +1,52 @@
+"""Logging: stdlib, one JSON object a line on stderr. What repeats is counted in metrics and logged once a change."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import msgspec
+
+_encode = msgspec.json.encode
+_MESSAGE_CHARS = 2000
+
+
+class JsonFormatter(logging.Formatter):
+    """A record as {"at", "level", "logger", "message"}; `at` is unix seconds."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line; line feeds in foreign text are escaped by JSON, so nothing can forge a second line."""
+        line = {
+            "at": round(record.created, 3),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage()[:_MESSAGE_CHARS],
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)[-_MESSAGE_CHARS:]
+        return _encode(line).decode()
+
+
+class ChangeLog:
+    """Logs a condition when it begins and when it ends, never in between. One per condition."""
+
+    def __init__(self, logger: logging.Logger, name: str) -> None:
+        self._logger = logger
+        self._name = name
+        self.problem = ""
+
+    def say(self, problem: str) -> None:
+        """`problem` is empty while all is well."""
+        if problem and not self.problem:
+            self._logger.warning("%s: %s", self._name, problem)
+        elif self.problem and not problem:
+            self._logger.info("%s: well again", self._name)
+        self.problem = problem
+
+
+def set_up(level: str = "info") -> None:
+    """Log to stderr as JSON. Libraries speak from warning on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("gpuwatch").setLevel(level.upper())
