@@ -92,6 +92,18 @@ _SIGNALS = (
     _h("output_tokens", "tokens", "Output length of finished requests"),
     _h("max_tokens_requested", "tokens", "max_tokens as asked by clients"),
     _h("iteration_tokens", "tokens", "Tokens booked per engine iteration"),
+    # derived by the agent, once a second
+    _g("arrival_rate_per_second", "1/second", "Requests received per second, last 60 s"),
+    _g("completion_rate_per_second", "1/second", "Requests finished per second, last 60 s"),
+    _g("ttft_p50_seconds", "seconds", "Median time to first token, last 60 s"),
+    _g("ttft_p95_seconds", "seconds", "P95 time to first token, last 60 s, requests that still wait included"),
+    _g("e2e_p95_seconds", "seconds", "P95 whole latency of finished requests, last 60 s"),
+    _g("itl_mean_seconds", "seconds", "Mean inter-token latency, last 60 s"),
+    _g("good_ratio", "ratio", "Share of requests within the TTFT objective, last 60 s", _RATIO),
+    _g("kv_long_share_ratio", "ratio", "KV held by requests of at least 8 × the median length ÷ KV held", _RATIO),
+    _g("queue_share_ratio", "ratio", "Share of TTFT that was queueing, last 60 s", _RATIO),
+    _g("prefill_share_ratio", "ratio", "Share of TTFT that was prefill, last 60 s", _RATIO),
+    _g("front_share_ratio", "ratio", "Share of TTFT before the queue (receive, preprocess), last 60 s", _RATIO),
     # GPU
     _g("gpu_util_ratio", "ratio", "Share of time with at least one kernel resident; no evidence of health", _RATIO),
     _g("gpu_gr_engine_active_ratio", "ratio", "Share of time the compute engine was busy", _RATIO),

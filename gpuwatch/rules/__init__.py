@@ -27,8 +27,8 @@ class Rule(msgspec.Struct, frozen=True):
     """One incident class and all that the world is told about it.
 
     `for_s`: how long the finding must hold before an incident opens; `resolve_s`: how long it must be absent before one
-    is resolved. `severity` caps what harm may raise it to. `needs` names the signals without which it is blind;
-    `opens_eyes` says which one change would cure that. `explains` lists classes that are its symptoms, in which case they
+    is resolved. `severity` caps what harm may raise it to. `needs` names the signals without which it is blind,
+    `opens_eyes` the one change that would cure that. `explains` lists classes that are its symptoms, in which case they
     are nested, not paged. `tell_apart` lists its neighbours.
     """
 

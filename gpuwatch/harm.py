@@ -1,0 +1,97 @@
+"""Harm: what users feel, and whether that is beyond the objective and beyond twice what is usual here.
+
+Harm decides severity, a mechanism alone does not. It is felt when the wait of the queue's head, TTFT or ITL is beyond the
+objective *and* beyond twice its own baseline, or when nothing moves.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from .model import Impact, Missing
+from .questions.latency import Felt, felt, itl_mean_s
+from .questions.progress import stall
+from .questions.queue import queue
+from .windows import Window
+
+GOOD_RATIO = 0.95
+BASELINE_FACTOR = 2.0
+NO_PROGRESS_S = 10.0
+FEWEST = 10.0
+BREACH_SOON_S = 600.0
+
+
+class Harm(NamedTuple):
+    """`felt` and why; `breached`: the objective is missed for the pool; `no_progress`: it cannot serve at all."""
+
+    felt: bool
+    breached: bool
+    no_progress: bool
+    why: str
+    now: Felt | None
+
+
+def harm(w: Window) -> Harm:
+    """What users of this engine feel over the last minute."""
+    s = w.maybe(stall)
+    if s is not None and s.for_s >= NO_PROGRESS_S and s.inside > 0:
+        known = w.maybe(felt)
+        return Harm(True, True, True, f"no progress for {s.for_s:.0f} s", known)
+    known = w.maybe(felt)
+    usual = w.baseline.usual("ttft_p95_s")
+    limit = max(w.slo.ttft_p95_s, BASELINE_FACTOR * usual if usual is not None else 0.0)
+    if known is not None and known.requests >= FEWEST and known.good_ratio < GOOD_RATIO:
+        worst = known.ttft_p95_s
+        if math.isnan(worst) or worst > limit:
+            return Harm(True, True, False, f"{known.good_ratio:.0%} of requests within the TTFT objective", known)
+    if (head_s := _head_wait(w)) > limit:
+        return Harm(True, False, False, f"the head of the queue has waited {head_s:.1f} s", known)
+    itl, usual_itl = w.maybe(itl_mean_s), w.baseline.usual("itl_mean_s")
+    if itl is not None and itl > max(w.slo.tpot_p95_s, BASELINE_FACTOR * (usual_itl or 0.0)):
+        return Harm(True, False, False, f"mean inter-token latency {itl * 1000:.0f} ms", known)
+    return Harm(False, False, False, "", known)
+
+
+def _head_wait(w: Window) -> float:
+    try:
+        return w.level("head_wait_seconds")
+    except Missing:
+        return 0.0  # not seen: then TTFT must tell
+
+
+def impact(w: Window, h: Harm, onset_at: float) -> Impact:
+    """The impact for a verdict: pairs are [usual before the onset, now]."""
+    slo_s = w.slo.ttft_p95_s
+    now = h.now
+    until = w.once(queue).until_s
+    return Impact(
+        objective=f"TTFT P95 ≤ {slo_s:g} s",
+        good_ratio=now.good_ratio if now else None,
+        before_ratio=w.baseline.usual("good_ratio", onset_at),
+        late_requests=_late_since(w, onset_at, now),
+        ttft_p95_s=(w.baseline.usual("ttft_p95_s", onset_at), _known(now.ttft_p95_s) if now else None),
+        e2e_p95_s=(w.baseline.usual("e2e_p95_s", onset_at), _known(now.e2e_p95_s) if now else None),
+        breached=h.breached,
+        breach_in_s=until if until is not None and until < BREACH_SOON_S else None,
+    )
+
+
+def _late_since(w: Window, onset_at: float, now: Felt | None) -> float | None:
+    """Requests that finished late since the onset, and those that wait beyond the objective now."""
+    waiting = now.late_waiting if now else 0.0
+    span_s = min(900.0, max(1.0, w.now - onset_at))
+    try:
+        ttft = w.finished(span_s)["ttft_s"]
+        return float((ttft > w.slo.ttft_p95_s).sum()) + math.floor(waiting)
+    except Missing:
+        pass  # no spans: the histogram counts them
+    try:
+        share, n = w.observed_share("ttft_seconds", w.slo.ttft_p95_s, span_s)
+        return float(round((1 - share) * n)) + math.floor(waiting)
+    except Missing:
+        return float(math.floor(waiting)) if now else None
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,288 @@
+"""The heart: `step(now, batches)` takes what has arrived and says what it means. Synchronous, no I/O, deterministic.
+
+The live agent, replay, diagnose, the scenario tests and the scoreboard all call it, on a one-second grid.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from . import derived, snapshot
+from .baseline import Baseline
+from .config import Config
+from .harm import harm
+from .history import HistogramSeries, History
+from .incidents import Judged, OpenIncident, Pending, Tracker
+from .model import (
+    Batch,
+    Blind,
+    EngineState,
+    Finding,
+    Incident,
+    Missing,
+    SourceSeen,
+    Subject,
+    Tick,
+    Transition,
+    Verdict,
+)
+from .questions.gpu import gpu
+from .questions.latency import latency
+from .questions.lifecycle import lifecycle
+from .questions.line import line
+from .questions.moved import moved
+from .questions.queue import queue
+from .questions.rhythm import state as rhythm_state
+from .request_log import Arrivals, FinishedRequests
+from .rules import Rule, load_rules
+from .tiers import Tier
+from .windows import Window
+
+MAX_SUBJECTS = 256
+
+
+class Pipeline:
+    """All that is known, and the verdict on it."""
+
+    def __init__(self, config: Config | None = None) -> None:
+        self.config = config or Config()
+        self.rules = {s: r for s, r in load_rules().items() if s not in self.config.muted}
+        self.params = {s: _params(r, self.config.rules.get(s, {})) for s, r in self.rules.items()}
+        self.memory: dict[str, History] = {}
+        self.baselines: dict[str, Baseline] = {}
+        self.trackers: dict[str, Tracker] = {}
+        self.seen: dict[str, SourceSeen] = {}
+        self.slo: dict[str, list[float]] = {}  # engine -> [requests, good ones], cumulative
+        self.states: dict[str, EngineState] = {}
+        self.blind: tuple[Blind, ...] = ()
+        self.now = -math.inf
+        self.cut = 0
+        self._judged: dict[str, Judged] = {}
+
+    # --- the one call --------------------------------------------------------------------------------------------
+
+    def step(self, now: float, batches: Sequence[Batch]) -> Tick:
+        """Take the batches that arrived since the last call and judge every engine as of `now` (unix seconds).
+
+        `now` must not run backwards (ValueError).
+        """
+        if now < self.now:
+            raise ValueError(f"time runs backwards: {self.now} → {now}")
+        self.now = now
+        for batch in batches:
+            self._take(batch)
+        for history in self.memory.values():
+            history.advance(now)
+        findings: list[Finding] = []
+        transitions: list[Transition] = []
+        blind: list[Blind] = []
+        for key, history in self.memory.items():
+            if history.subject.engine:
+                judged = self._judge(key, history, blind)
+                self._judged[key] = judged
+                findings += judged.sure
+                transitions += self.trackers[key].judge(judged, self.rules)
+                self._learn(key, judged)
+        self.blind = tuple(blind)
+        return Tick(now, tuple(self.states.values()), tuple(findings), tuple(transitions), self.blind, self.open())
+
+    # --- what may be asked ---------------------------------------------------------------------------------------
+
+    def subjects(self) -> tuple[Subject, ...]:
+        """Everything that has been seen."""
+        return tuple(h.subject for h in self.memory.values())
+
+    def level(self, subject: Subject, signal: str) -> float:
+        """The value of the last full second from the best fresh source; NaN where there is none."""
+        history = self.memory.get(subject.key)
+        if history is None:
+            return math.nan
+        for source in history.sources(signal):
+            value = float(history.tiers[source].span(signal, self.now, 1)[-1])
+            if not math.isnan(value):
+                return value
+        return math.nan
+
+    def open(self) -> tuple[Incident, ...]:
+        """The open incidents, by severity, then onset."""
+        return _sorted([i for i in self._incidents() if i.status == "open"])
+
+    def verdict(self) -> Verdict:
+        """The answer so far: all incidents, the state of the engine in worst shape, blind rules, sources."""
+        found = _sorted(self._incidents())
+        worst = found[0].subject["engine"] if found else ""
+        states = sorted(self.states.values(), key=lambda s: (s.subject.engine != worst, s.subject))
+        return Verdict(1, found, states[0] if states else None, self.blind, tuple(self.seen.values()))
+
+    def slo_counts(self, subject: Subject) -> tuple[float, float]:
+        """(requests, requests within the TTFT objective) since the start; cumulative."""
+        total, good = self.slo.get(subject.key, [0.0, 0.0])
+        return total, good
+
+    def snapshot(self) -> bytes:
+        """The whole state; `restore` gives a pipeline that goes on exactly as this one would."""
+        return snapshot.encode(
+            {
+                "memory": self.memory,
+                "baselines": self.baselines,
+                "trackers": self.trackers,
+                "seen": self.seen,
+                "slo": self.slo,
+                "states": self.states,
+                "now": self.now,
+                "cut": self.cut,
+            },
+            _CLASSES,
+        )
+
+    @classmethod
+    def restore(cls, config: Config | None, data: bytes) -> Pipeline:
+        """A pipeline from a snapshot; SnapshotError for bytes that are none. Empty bytes: a fresh one."""
+        made = cls(config)
+        if data:
+            for name, value in snapshot.decode(data, _CLASSES).items():
+                setattr(made, name, value)
+        return made
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    def _take(self, batch: Batch) -> None:
+        self._count(batch)
+        subjects = {batch.subject} if batch.subject != Subject() else set()
+        for items in (
+            batch.frames,
+            batch.histograms,
+            batch.spans,
+            batch.requests,
+            batch.open_steps,
+            batch.events,
+            batch.info,
+        ):
+            subjects.update(item.subject for item in items)
+        for subject in sorted(subjects):
+            history = self.memory.get(subject.key)
+            if history is None:
+                if len(self.memory) >= MAX_SUBJECTS:
+                    self.cut += 1
+                    continue
+                history = self.memory[subject.key] = History(subject)
+                if subject.engine:
+                    self.baselines[subject.key] = Baseline()
+                    self.trackers[subject.key] = Tracker(subject, dict(self.config.scope))
+            history.ingest(batch)
+
+    def _count(self, batch: Batch) -> None:
+        key = f"{batch.source}|{batch.role}|{batch.subject.key}"
+        old = self.seen.get(key)
+        if old is None and len(self.seen) >= MAX_SUBJECTS:
+            self.cut += 1
+            return
+        polls, errors = (old.polls, old.errors) if old else (0, 0)
+        last = batch.error[:200] if batch.error else (old.last_error if old else "")
+        failed = 1 if batch.error else 0
+        self.seen[key] = SourceSeen(batch.source, batch.role, batch.subject.key, polls + 1, errors + failed, last)
+
+    def _window(self, history: History) -> Window:
+        others = self.memory.values()
+        gpus = tuple(h for h in others if h.subject.gpu and self._serves(h.subject, history.subject))
+        hosts = tuple(h for h in others if h.subject.host)
+        model = history.info.get("model", "")
+        return Window(self.now, history, gpus, self.baselines[history.subject.key], self.config.slo_for(model), hosts)
+
+    def _serves(self, device: Subject, engine: Subject) -> bool:
+        """Which device serves which engine: the config says; a lone engine with a lone device needs no map."""
+        for target in self.config.engines:
+            if target.name == engine.engine and target.gpus:
+                return device.gpu in target.gpus
+        engines = sum(1 for h in self.memory.values() if h.subject.engine)
+        devices = sum(1 for h in self.memory.values() if h.subject.gpu)
+        return engines == 1 and devices == 1
+
+    def _judge(self, key: str, history: History, blind: list[Blind]) -> Judged:
+        w = self._window(history)
+        derived.write(w)
+        self._count_slo(key, w)
+        life = lifecycle(w, self.config.warm_up_s, self.config.maintenance)
+        found: list[Finding] = []
+        if life not in ("loading", "sleeping"):
+            for stem, rule in self.rules.items():
+                try:
+                    finding = rule.check(w, self.params[stem])
+                except Missing as e:
+                    blind.append(Blind(stem, (f"{e.signal}: {e.why}",), rule.opens_eyes, key))
+                    continue
+                if finding is not None:
+                    found.append(finding)
+        self.states[key] = _state(w, life)
+        sure = tuple(f for f in found if f.confidence >= 0.5)
+        return Judged(w, sure, tuple(f for f in found if f.confidence < 0.5), harm(w), life)
+
+    def _count_slo(self, key: str, w: Window) -> None:
+        counts = self.slo.setdefault(key, [0.0, 0.0])
+        fresh = w.history.finished.take_fresh()
+        counts[0] += len(fresh)
+        counts[1] += sum(1 for ttft in fresh if ttft <= w.slo.ttft_p95_s)
+
+    def _learn(self, key: str, judged: Judged) -> None:
+        baseline = self.baselines[key]
+        if not baseline.due(self.now):
+            return
+        figures = derived.figures(judged.window)
+        baseline.note(self.now, figures)
+        if judged.lifecycle == "serving" and not judged.harm.felt and not self.trackers[key].open:
+            baseline.learn(self.now, figures)
+        else:
+            baseline.learned_at = self.now
+
+    def _incidents(self) -> list[Incident]:
+        return [i for k, t in self.trackers.items() for i in t.all(self._judged.get(k), self.rules)]
+
+
+def _state(w: Window, life: Any) -> EngineState:
+    answers = w.once(gpu), rhythm_state(w), w.once(queue), w.once(latency), moved(w)
+    return EngineState(w.subject, w.now, *answers, life, line(*answers, life))
+
+
+def _params(rule: Rule, given: dict[str, Any]) -> Any:
+    return msgspec.convert(given, rule.params)
+
+
+def _sorted(incidents: list[Incident]) -> tuple[Incident, ...]:
+    rank = {"page": 0, "ticket": 1, "info": 2}
+    return tuple(sorted(incidents, key=lambda i: (rank[i.severity], i.onset_at, i.rule)))
+
+
+def _structs() -> dict[str, type]:
+    from . import model
+
+    return {
+        n: c
+        for n, c in vars(model).items()
+        if isinstance(c, type) and issubclass(c, msgspec.Struct) and c is not msgspec.Struct
+    }
+
+
+_CLASSES: dict[str, type] = {
+    **_structs(),
+    **{
+        c.__name__: c
+        for c in (
+            Arrivals,
+            Baseline,
+            FinishedRequests,
+            History,
+            HistogramSeries,
+            OpenIncident,
+            Pending,
+            Tier,
+            Tracker,
+        )
+    },
+}
+"""What a snapshot may hold."""
+assert np.dtype("<f8") == np.float64

@@ -1,0 +1,149 @@
+"""Facts about demand and capacity: arrivals, completions, load factors by Little's law, and who could be admitted.
+
+Load factors are estimated live: a resource that is used to u on average, while λ requests arrive and μ finish per second,
+would be used to u·λ/μ if every arrival were served (Little 1961). With an order-free scheduler a factor ≥ 1 means that no
+scheduler setting restores the objective at this demand.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from typing import NamedTuple
+
+import numpy as np
+
+from ..model import Floats, Missing
+from ..stats import RateChange, rate_change
+from ..windows import Window
+
+SPAN_S = 60.0
+BLOCKED_STOPS = (1.0, 4.0, 6.0)
+"""Admission stop reasons that mean "the head does not fit" (docs/ring.md): no blocks, watermark, reservation."""
+
+
+class Flow(NamedTuple):
+    """Arrivals and completions per second over the last minute."""
+
+    arrivals_per_s: float
+    completions_per_s: float
+
+
+def arrivals(w: Window, span_s: float = 300.0) -> Floats:
+    """Arrivals in each second of the span.
+
+    From the engine's own counter; an engine that counts none is read as finished + running + waiting, whose increase is
+    the arrivals (aborted requests, which vLLM counts nowhere, are then missed).
+    """
+    if w.has("req_arrived_total"):
+        return w.increments("req_arrived_total", span_s)
+    total = w.series("req_finished_total", span_s + 1, thin=0.1)
+    inside = w.series("req_running", span_s + 1, thin=0.1) + w.series("req_waiting", span_s + 1, thin=0.1)
+    return np.diff(total + inside)
+
+
+def flow(w: Window) -> Flow:
+    """λ and μ over the last minute (at least ten known seconds)."""
+    counts = arrivals(w, SPAN_S)
+    if int((~np.isnan(counts)).sum()) < 10:
+        raise Missing("req_arrived_total", "fewer than ten seconds of arrivals")
+    return Flow(float(np.nanmean(counts)), w.rate("req_finished_total", SPAN_S))
+
+
+def longer_flow(w: Window) -> Flow:
+    """λ and μ over two minutes: longer than a drain–refill cycle."""
+    counts = arrivals(w, 120.0)
+    return Flow(float(np.nanmean(counts)), w.rate("req_finished_total", 120.0))
+
+
+def surge(w: Window) -> RateChange | None:
+    """A rise of the arrival rate to at least 1.5 × within the last five minutes that is not chance (llr ≥ 8)."""
+    counts = arrivals(w, 300.0)
+    if np.isnan(counts).mean() > 0.7:
+        return None
+    found = rate_change(counts)
+    if found is None or found.llr < 8 or found.after < 1.5 * max(found.before, 1e-9):
+        return None
+    return found
+
+
+def surge_at(w: Window) -> float | None:
+    """When the arrival rate rose, unix seconds."""
+    found = w.once(surge)
+    return None if found is None else math.floor(w.now) - 300 + found.cell
+
+
+class LoadFactors(NamedTuple):
+    """Estimated load factors; NaN where a resource cannot be seen. 1 is the end of what any order of service can do."""
+
+    kv: float
+    seqs: float
+
+
+def load_factors(w: Window) -> LoadFactors:
+    """ρ of the KV pool and of the batch slots over two minutes (Little's law)."""
+    f = w.once(longer_flow)
+    stretch = f.arrivals_per_s / f.completions_per_s if f.completions_per_s > 0 else math.inf
+    kv = w.mean("kv_usage_ratio", 120.0) * stretch if w.has("kv_usage_ratio") else math.nan
+    try:
+        seqs = w.mean("req_running", 120.0) / w.limit("max_num_seqs") * stretch
+    except Missing:
+        seqs = math.nan
+    return LoadFactors(kv, seqs)
+
+
+class Fit(NamedTuple):
+    """While requests waited: in what share of the time some of them would have fitted, and how it is known."""
+
+    share: float
+    waiting_s: float
+    witness: str
+
+
+def fit(w: Window, span_s: float = SPAN_S) -> Fit:
+    """Share of the waiting time in which a request that would fit was held up.
+
+    The ring counts such requests. Without it, free cache (usage < 0.85) while requests wait and the batch is not full
+    stands for it; refuses where neither is known.
+    """
+    waiting = w.series("req_waiting", span_s, thin=0.3)
+    queued = waiting > 0
+    n = float(queued.sum())
+    if w.has("waiting_fit"):
+        could = w.series("waiting_fit", span_s, thin=0.3) > 0
+        blocked = np.isin(w.series("admission_stop_reason", span_s, thin=0.3), BLOCKED_STOPS)
+        return Fit(float((could & blocked & queued).sum()) / n if n else 0.0, n, "waiting_fit")
+    usage = w.series("kv_usage_ratio", span_s, thin=0.3)
+    could = usage < 0.85
+    with suppress(Missing):  # no limit known: the batch may be full, so the free cache alone speaks
+        could &= w.series("req_running", span_s, thin=0.3) < 0.95 * w.limit("max_num_seqs")
+    return Fit(float((could & queued).sum()) / n if n else 0.0, n, "kv_usage_ratio")
+
+
+def fit_minute(w: Window) -> Fit:
+    """`fit` over the last minute."""
+    return fit(w, SPAN_S)
+
+
+def typical_prompt_tokens(w: Window) -> float:
+    """Median prompt length of the arrivals of the last 15 minutes; refuses below 20 of them."""
+    _, lengths = w.history.arrivals.window(w.now - 900, w.now)
+    if len(lengths) < 20:
+        raise Missing("live_requests", "fewer than 20 requests of known length")
+    return float(np.median(lengths))
+
+
+def long_tokens(w: Window) -> float:
+    """From how many prompt tokens on a request is long here: 8 × the median."""
+    return 8 * w.once(typical_prompt_tokens)
+
+
+def long_share(w: Window) -> float:
+    """Share of the held KV that long requests hold now, from the live table."""
+    live = w.live
+    holds = live.blocks > 0
+    if not holds.any():
+        return 0.0
+    long = live.prompt_tokens + live.generated_tokens >= w.once(long_tokens)
+    used = w.level("kv_used_blocks") if w.has("kv_used_blocks") else 0.0
+    return min(1.0, float(live.blocks[long & holds].sum()) / max(used, float(live.blocks[holds].sum())))

@@ -1,0 +1,34 @@
+"""The gate before rules and baselines: is the engine loading, warming, serving, in maintenance or gone?"""
+
+from __future__ import annotations
+
+from ..config import Maintenance
+from ..model import Lifecycle, Missing
+from ..windows import Window
+
+GONE_S = 10.0
+WARM_REQUESTS = 20
+
+
+def lifecycle(w: Window, warm_up_s: float, maintenance: tuple[Maintenance, ...]) -> Lifecycle:
+    """Warming lasts until `warm_up_s` after the (re)start have passed, or until twenty requests were answered."""
+    if any(m.from_at <= w.now < m.until_at and m.engine in ("", w.subject.engine) for m in maintenance):
+        return "maintenance"
+    announced = w.events("maintenance", 86400.0)
+    if announced and float(announced[-1].detail.get("until_at", announced[-1].at)) > w.now:
+        return "maintenance"
+    failing = w.history.error_since.get("engine") or w.history.error_since.get("steps")
+    if failing is not None and w.now - failing >= GONE_S:
+        return "gone"
+    if not w.history.tiers:
+        return "loading"
+    restarts = w.events("restart", 900.0)
+    began = restarts[-1].at if restarts else w.history.first_seen_at
+    if w.now - began < warm_up_s:
+        try:
+            answered = w.rate("req_finished_total", max(2.0, w.now - began)) * (w.now - began)
+        except Missing:
+            answered = 0.0
+        if answered < WARM_REQUESTS:
+            return "warming"
+    return "serving"

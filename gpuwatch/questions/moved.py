@@ -1,0 +1,166 @@
+"""Question 5: what moved first: arrival rate, request shape, cost per request, capacity, or a change?
+
+The same facts give an incident its trigger: what moved, when and by how much, no later than the onset.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from ..model import Change, Event, Evidence, Missing, MovedState, Trigger
+from ..stats import rate_change
+from ..windows import Window
+from .demand import SPAN_S, arrivals, long_tokens, surge, surge_at
+
+SHIFT_SPAN_S = 600.0
+LONG_TOKENS_SHARE = 0.25
+"""Long requests matter when they bring at least a quarter of the prompt tokens."""
+MEAN_RATIO = 1.5
+CHANGES = ("restart", "version", "arguments", "change")
+CHANGE_BEFORE_S = 600.0
+
+
+class LengthShift(NamedTuple):
+    """The share of long prompts before and after `at`, and where "long" begins (8 × the median)."""
+
+    at: float
+    long_tokens: float
+    before_share: float
+    after_share: float
+    mean_before_tokens: float
+    mean_after_tokens: float
+
+
+def length_shift(w: Window) -> LengthShift | None:
+    """A change of the prompt-length mix in the last ten minutes: from single requests, else from token counters."""
+    try:
+        return _from_requests(w)
+    except Missing:
+        return _from_counters(w)
+
+
+def _from_requests(w: Window) -> LengthShift | None:
+    limit = w.once(long_tokens)
+    since = max(w.now - SHIFT_SPAN_S, w.history.first_seen_at)
+    times, lengths = w.history.arrivals.window(since, w.now)
+    n = math.ceil(w.now - since)
+    second = np.minimum((times - since).astype(int), n - 1)
+    long = lengths >= limit
+    if long.sum() < 3:
+        return None
+    counts = np.bincount(second[long], minlength=n).astype(float)
+    found = rate_change(counts, min_cells=5, min_before=15)
+    if found is None or found.llr < 3 or found.after < 3 * found.before:
+        return None
+    before, after = second < found.cell, second >= found.cell
+    if before.sum() < 10 or after.sum() < 5:
+        return None
+    tokens_after = float(lengths[after].sum())
+    if float(lengths[after & long].sum()) < LONG_TOKENS_SHARE * tokens_after:
+        return None
+    # The queue hides young arrivals from the live table: the engine's own count, where it has one, is the denominator.
+    arrived = max(float(after.sum()), _arrived_since(w, since + found.cell))
+    return LengthShift(
+        since + found.cell,
+        limit,
+        float(long[before].mean()),
+        float(long[after].sum() / arrived),
+        float(lengths[before].mean()),
+        tokens_after / float(after.sum()),
+    )
+
+
+def _arrived_since(w: Window, at: float) -> float:
+    try:
+        counts = arrivals(w, min(900.0, max(2.0, math.ceil(w.now - at))))
+    except Missing:
+        return 0.0
+    return float(np.nansum(counts))
+
+
+def _from_counters(w: Window) -> LengthShift | None:
+    usual = w.baseline.usual("prompt_tokens_mean", before=w.now - 60)
+    now_tokens = w.maybe(prompt_tokens_mean)
+    if usual is None or now_tokens is None or now_tokens < MEAN_RATIO * usual:
+        return None
+    at = next((t for t, v in w.baseline.recent("prompt_tokens_mean") if v >= MEAN_RATIO * usual), w.now)
+    return LengthShift(at - 30, math.nan, math.nan, math.nan, usual, now_tokens)
+
+
+def prompt_tokens_mean(w: Window) -> float:
+    """Mean prompt tokens per request over the last minute: Δprompt tokens ÷ Δarrivals."""
+    tokens = w.rate("prompt_tokens_total", SPAN_S)
+    requests = float(np.nanmean(arrivals(w, SPAN_S)))
+    if requests <= 0:
+        raise Missing("req_arrived_total", "no arrivals")
+    return tokens / requests
+
+
+def changes(w: Window, until: float | None = None) -> list[Event]:
+    """Restarts, new versions, arguments and announced changes in the ten minutes before `until` (default now)."""
+    end = w.now if until is None else until
+    return [e for e in w.history.events if e.what in CHANGES and end - CHANGE_BEFORE_S <= e.at <= min(end + 15, w.now)]
+
+
+def trigger(w: Window, onset_at: float) -> Trigger | None:
+    """What set off a mechanism that began at `onset_at`: the arrival rate, the request shape, a change, or nothing."""
+    rise, rise_at = w.maybe(surge), w.maybe(surge_at)
+    if rise is not None and rise_at is not None and rise_at <= onset_at + 15:
+        return Trigger(
+            "traffic_surge", rise_at, (w.evidence("arrival_rate_per_second", rise.after, rise.before, "was", 300),)
+        )
+    shift = w.maybe(length_shift)
+    if shift is not None and shift.at <= onset_at + 15:
+        return Trigger("length_shift", shift.at, _shift_evidence(w, shift))
+    blamed = [e for e in changes(w, onset_at) if e.at <= onset_at + 5]
+    if blamed:
+        last = blamed[-1]
+        what = last.detail.get("what", last.what)
+        return Trigger("change", last.at, (Evidence(last.what, what[:120], None, "", 0, "changes"),))
+    return None
+
+
+def _shift_evidence(w: Window, shift: LengthShift) -> tuple[Evidence, ...]:
+    rows = [w.evidence("prompt_tokens_mean", shift.mean_after_tokens, shift.mean_before_tokens, "was", SPAN_S)]
+    if not math.isnan(shift.after_share):
+        name = f"prompts ≥ {_tokens(shift.long_tokens)}"
+        rows.insert(0, w.evidence(name, shift.after_share, shift.before_share, "was", SPAN_S))
+    return tuple(rows)
+
+
+def listed_changes(w: Window, onset_at: float, blamed_at: float | None) -> tuple[Change, ...]:
+    """The changes near the onset, for the verdict."""
+    return tuple(
+        Change(f"{e.what}: {e.detail.get('what', '')}".rstrip(": ")[:200], e.at, blamed_at == e.at)
+        for e in changes(w, onset_at)
+    )
+
+
+def moved(w: Window) -> MovedState:
+    """The answer for the state line."""
+    rise = w.maybe(surge)
+    if rise is not None:
+        at = w.maybe(surge_at)
+        return MovedState("arrivals", f"{rise.before:.2g} → {rise.after:.2g} requests/s", at)
+    shift = w.maybe(length_shift)
+    if shift is not None:
+        if math.isnan(shift.after_share):
+            by = f"mean prompt {_tokens(shift.mean_before_tokens)} → {_tokens(shift.mean_after_tokens)} tokens"
+        else:
+            by = f"prompts ≥ {_tokens(shift.long_tokens)} {shift.before_share:.1%} → {shift.after_share:.1%}"
+        return MovedState("shape", by, shift.at)
+    recent = changes(w)
+    if recent:
+        return MovedState(
+            "change", f"{recent[-1].what} {recent[-1].detail.get('what', '')}".strip()[:120], recent[-1].at
+        )
+    if w.age_of_history() < 60:
+        return MovedState("unknown")
+    return MovedState("nothing")
+
+
+def _tokens(n: float) -> str:
+    return f"{n / 1000:.3g}k" if n >= 1000 else f"{n:.0f}"

@@ -1,0 +1,104 @@
+"""Demand beyond capacity: what overload and traffic_surge have in common, and which of the two it is."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from ..model import Missing
+from ..stats import RateChange
+from ..windows import Window
+from .demand import Fit, fit_minute, flow, load_factors, surge, surge_at
+from .queue import began_at, queue
+
+FULL_RATIO = 0.9
+LONG_SHARE = 0.5
+FIT_SHARE = 0.2
+SURGE_BEFORE_S = 60.0
+
+
+class Pressure(NamedTuple):
+    """A queue that a full engine cannot serve. Rates per second; `waiting_service_s` = waiting ÷ completions.
+
+    `surge` is the step of the arrival rate that began at most a minute before the queue; None without one.
+    """
+
+    arrivals_per_s: float
+    completions_per_s: float
+    waiting: float
+    waiting_service_s: float
+    slope_per_s: float
+    began_at: float
+    queued_for_s: float
+    full_of: str  # batch or KV pool
+    fullness: float
+    fit_share: float
+    load_factor: float
+    surge: RateChange | None
+    surge_at: float | None
+    confidence: float
+
+
+def pressure(w: Window) -> Pressure | None:
+    """None where the engine has room, keeps up, or is full of a few long requests or behind a blocked head."""
+    q = w.once(queue)
+    if q.trend in ("empty", "unknown") or q.waiting is None or q.waiting < 1:
+        return None
+    f = w.once(flow)
+    began = w.once(began_at)
+    full = _full_of(w)
+    if full is None:
+        return None
+    fitting = w.maybe(fit_minute) or Fit(0.0, 0.0, "none")
+    if full[0] == "KV pool" and (fitting.share > FIT_SHARE or _long(w)):
+        return None
+    mu = f.completions_per_s
+    rise, rise_at = w.once(surge), w.once(surge_at)
+    if rise_at is None or not (rise_at - 15 <= began <= rise_at + SURGE_BEFORE_S):
+        rise, rise_at = None, None
+    factors = w.maybe(load_factors)
+    factor = math.nan if factors is None else (factors.seqs if full[0] == "batch" else factors.kv)
+    rate = q.rate_per_s or 0.0
+    return Pressure(
+        f.arrivals_per_s,
+        mu,
+        q.waiting,
+        q.waiting / mu if mu > 0 else math.inf,
+        rate,
+        began,
+        w.now - began,
+        full[0],
+        full[1],
+        fitting.share,
+        factor,
+        rise,
+        rise_at,
+        0.9 if f.arrivals_per_s > mu else 0.7,
+    )
+
+
+def _full_of(w: Window) -> tuple[str, float] | None:
+    """What is full over the last half minute: the batch, else the KV pool; None where neither is."""
+    try:
+        running = float(np.nanquantile(w.series("req_running", 30.0, thin=0.3), 0.25)) / w.limit("max_num_seqs")
+        if running >= FULL_RATIO:
+            return "batch", running
+    except Missing:
+        pass  # no limit known: the pool alone can tell
+    try:
+        usage = float(np.nanquantile(w.series("kv_usage_ratio", 30.0, thin=0.3), 0.25))
+    except Missing:
+        return None
+    return ("KV pool", usage) if usage >= FULL_RATIO else None
+
+
+def _long(w: Window) -> bool:
+    try:
+        return w.mean("kv_long_share_ratio", 30.0) >= LONG_SHARE
+    except Missing:
+        usual = w.baseline.usual("kv_per_request_ratio")
+        if usual is None:
+            return False
+        return w.mean("kv_usage_ratio", 30.0) / max(1.0, w.mean("req_running", 30.0)) >= 2 * usual

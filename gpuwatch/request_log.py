@@ -1,0 +1,187 @@
+"""What is known of single requests: the finished ones from spans, and the arrivals seen in flight or in spans.
+
+Finished requests are columns over the last fifteen minutes, one row a request, however its spans were split over
+batches. Arrivals are (time, prompt length) pairs: a long request is known while it waits, not when it is over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .model import STAGES, Floats, LiveRequests, Spans
+
+KEEP_S = 900.0
+MAX_ROWS = 60_000
+MAX_ARRIVALS = 20_000
+UNFINISHED_S = 10.0
+LATE_S = 30.0
+"""Spans may come so much out of order: a block is looked at until its newest end is this much too old."""
+
+COLUMNS = (
+    "start", "end", "ttft_s", "e2e_s", "queue_s", "prefill_s", "requeue_s", "decode_s", "front_s",
+    "prompt_tokens", "output_tokens", "outcome",
+)  # fmt: skip
+_QUEUE, _PREFILL, _DECODE, _REQUEUE = (STAGES.index(s) for s in ("queue", "prefill", "decode", "requeue"))
+_WHOLE = STAGES.index("request")
+_FRONT = [STAGES.index(s) for s in ("gateway", "receive", "preprocess")]
+
+
+class FinishedRequests:
+    """One row a finished request: times in seconds, tokens, outcome code. NaN where spans did not say."""
+
+    def __init__(self) -> None:
+        self.blocks: deque[Floats] = deque()
+        self.rows = 0
+        self.cut = 0
+        self.fresh_ttft_s: list[float] = []
+        self.ids: deque[NDArray[np.uint64]] = deque()
+        self.pending: dict[int, list[tuple[float, Floats]]] = {}  # request without its whole: (received, span rows)
+
+    def add(self, spans: Spans, received_at: float) -> None:
+        """Take finished stage spans. A request counts once its `request` span is there, or after ten seconds."""
+        columns = np.column_stack(
+            [spans.stage, spans.start, spans.end, spans.prompt_tokens, spans.output_tokens, spans.outcome]
+        ).astype(np.float64)
+        request = spans.request
+        whole = request[spans.stage == _WHOLE]
+        split = ~np.isin(request, whole)
+        for i in np.flatnonzero(split):
+            if len(self.pending) < 4096:
+                self.pending.setdefault(int(request[i]), []).append((received_at, columns[i]))
+            else:
+                self.cut += 1
+        if self.pending and len(whole):
+            early = [(r, row) for r in whole.tolist() for _, row in self.pending.pop(int(r), ())]
+            if early:
+                request = np.concatenate([request[~split], np.array([r for r, _ in early], np.uint64)])
+                columns = np.concatenate([columns[~split], np.array([row for _, row in early])])
+                split = np.zeros(len(request), bool)
+        self._group(request[~split], columns[~split])
+        self._settle(received_at)
+
+    def window(self, since: float, until: float) -> dict[str, Floats]:
+        """The columns of the requests that ended in [since, until)."""
+        parts = []
+        for block in reversed(self.blocks):
+            if block[-1, 1] < since - LATE_S:
+                break
+            parts.append(block)
+        table = np.concatenate(parts[::-1]) if parts else np.zeros((0, len(COLUMNS)))
+        table = table[(table[:, 1] >= since) & (table[:, 1] < until)]
+        return {name: table[:, i] for i, name in enumerate(COLUMNS)}
+
+    def slowest(self, since: float, until: float, n: int) -> tuple[NDArray[np.uint64], dict[str, Floats]]:
+        """Ids and columns of the n requests with the greatest end-to-end time that ended in the interval."""
+        if not self.blocks:
+            return np.zeros(0, np.uint64), {name: np.zeros(0) for name in COLUMNS}
+        table, ids = np.concatenate(list(self.blocks)), np.concatenate(list(self.ids))
+        inside = np.flatnonzero((table[:, 1] >= since) & (table[:, 1] < until))
+        order = inside[np.argsort(-table[inside, 3], kind="stable")][:n]
+        return ids[order], {name: table[order, i] for i, name in enumerate(COLUMNS)}
+
+    def forget(self, now: float) -> None:
+        """Drop what is older than fifteen minutes, and the oldest rows beyond the bound (counted)."""
+        while self.blocks and (self.blocks[0][:, 1].max() < now - KEEP_S or self.rows > MAX_ROWS):
+            if self.blocks[0][:, 1].max() >= now - KEEP_S:
+                self.cut += len(self.blocks[0])
+            self.rows -= len(self.blocks.popleft())
+            self.ids.popleft()
+
+    def _settle(self, now: float) -> None:
+        old = [r for r, rows in self.pending.items() if rows[0][0] < now - UNFINISHED_S]
+        if old:
+            request = np.array([r for r in old for _ in self.pending[r]], np.uint64)
+            columns = np.array([row for r in old for _, row in self.pending.pop(r)])
+            self._group(request, columns)
+
+    def _group(self, request: NDArray[np.uint64], c: Floats) -> None:
+        if not len(request):
+            return
+        ids, inverse = np.unique(request, return_inverse=True)
+        n = len(ids)
+        stage, start, end = c[:, 0].astype(int), c[:, 1], c[:, 2]
+        out = np.full((n, len(COLUMNS)), math.nan)
+        first, last = np.full(n, math.inf), np.full(n, -math.inf)
+        np.minimum.at(first, inverse, start)
+        np.maximum.at(last, inverse, end)
+        out[:, 0], out[:, 1], out[:, 3] = first, last, last - first
+        for column, codes in ((4, [_QUEUE]), (5, [_PREFILL]), (6, [_REQUEUE]), (7, [_DECODE]), (8, _FRONT)):
+            mask = np.isin(stage, codes)
+            if mask.any():
+                summed = np.bincount(inverse[mask], (end - start)[mask], n)
+                seen = np.bincount(inverse[mask], minlength=n) > 0
+                out[seen, column] = summed[seen]
+        first_token = np.full(n, math.inf)
+        decode = stage == _DECODE
+        np.minimum.at(first_token, inverse[decode], start[decode])
+        prefill_end = np.full(n, -math.inf)
+        mask = stage == _PREFILL
+        np.maximum.at(prefill_end, inverse[mask], end[mask])
+        first_token = np.where(np.isfinite(first_token), first_token, prefill_end)
+        out[:, 2] = np.where(np.isfinite(first_token), first_token - first, math.nan)
+        for column, source in ((9, 3), (10, 4), (11, 5)):
+            best = np.full(n, -1.0)
+            np.maximum.at(best, inverse, np.nan_to_num(c[:, source], nan=-1.0))
+            out[:, column] = np.where(best >= 0, best, math.nan)
+        order = np.argsort(out[:, 1], kind="stable")
+        self.rows += n
+        if self.blocks and len(self.blocks[-1]) < 64 and out[order[0], 1] >= self.blocks[-1][-1, 1]:
+            self.blocks[-1] = np.concatenate([self.blocks[-1], out[order]])
+            self.ids[-1] = np.concatenate([self.ids[-1], ids[order]])
+        else:
+            self.blocks.append(out[order])
+            self.ids.append(ids[order])
+        self.fresh_ttft_s.extend(out[order, 2][~np.isnan(out[order, 2])].tolist())
+
+    def take_fresh(self) -> list[float]:
+        """The times to first token of the requests that were added since the last call, for the SLO counters."""
+        fresh, self.fresh_ttft_s = self.fresh_ttft_s, []
+        return fresh
+
+
+class Arrivals:
+    """Arrivals whose prompt length is known, each once: columns of time and prompt tokens, in the order of learning."""
+
+    def __init__(self) -> None:
+        self.seen: dict[tuple[int, int], None] = {}
+        self.at: Floats = np.zeros(256)
+        self.tokens: Floats = np.zeros(256)
+        self.n = 0
+
+    def add(self, arrived_at: Floats, prompt_tokens: Floats) -> None:
+        """Take arrivals, from a live table or from spans. One (0.1 s, length) pair is one request."""
+        tenths = np.round(arrived_at * 10)
+        for tenth, tokens in zip(tenths.tolist(), prompt_tokens.tolist(), strict=True):
+            if tokens != tokens or tenth != tenth or (key := (int(tenth), int(tokens))) in self.seen:
+                continue
+            self.seen[key] = None
+            if self.n == len(self.at):
+                self._make_room()
+            self.at[self.n], self.tokens[self.n] = tenth / 10, tokens
+            self.n += 1
+
+    def add_live(self, live: LiveRequests) -> None:
+        """Take the requests in flight."""
+        self.add(live.arrived_at, live.prompt_tokens)
+
+    def window(self, since: float, until: float) -> tuple[Floats, Floats]:
+        """Times and prompt lengths of the arrivals in [since, until)."""
+        inside = (self.at[: self.n] >= since) & (self.at[: self.n] < until)
+        return self.at[: self.n][inside], self.tokens[: self.n][inside]
+
+    def _make_room(self) -> None:
+        """Forget what is older than 15 minutes; grow up to the bound; then forget the older half."""
+        at, tokens = self.at[: self.n], self.tokens[: self.n]
+        keep = at >= at.max() - KEEP_S
+        if int(keep.sum()) > MAX_ARRIVALS // 2:
+            keep &= at >= float(np.median(at[keep]))
+        at, tokens = at[keep], tokens[keep]
+        self.n = len(at)
+        size = max(256, 2 * self.n)
+        self.at, self.tokens = np.zeros(size), np.zeros(size)
+        self.at[: self.n], self.tokens[: self.n] = at, tokens
+        self.seen = dict.fromkeys((round(a * 10), int(t)) for a, t in zip(at.tolist(), tokens.tolist(), strict=True))

@@ -1,0 +1,170 @@
+"""The mathematics of the questions, as pure functions of arrays. No time, no state, no signal names."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from typing import NamedTuple
+
+import numpy as np
+
+from .model import Floats
+
+
+def slope(values: Floats, cell_s: float = 1.0) -> float:
+    """Least-squares slope per second of equidistant values; NaN cells are left out; NaN below 3 points."""
+    known = ~np.isnan(values)
+    n = int(known.sum())
+    if n < 3:
+        return math.nan
+    x = np.flatnonzero(known) * cell_s
+    y = values[known]
+    dx = x - x.mean()
+    return float((dx * (y - y.mean())).sum() / (dx * dx).sum())
+
+
+class Cycle(NamedTuple):
+    """One drain–refill cycle, as indices of the series: last high cell, lowest cell, cell that is high again."""
+
+    fell: int
+    trough: int
+    refilled: int
+    swing_ratio: float
+
+
+def drain_refill_cycles(
+    running: Floats, waiting: Floats, reference: Floats, high_ratio: float = 0.7, low_ratio: float = 0.45
+) -> tuple[list[Cycle], int]:
+    """Cycles of the running set: at least `high_ratio` of the reference, then at most `low_ratio` of it while requests
+    wait, then back.
+
+    `reference[i]` is the usual size of the full batch at cell i (a trailing 60 s P90). Returns the completed cycles and
+    the index of the last high cell before a drain that is still going on (−1 when none is).
+    """
+    cycles: list[Cycle] = []
+    fell, trough, low = -1, -1, math.inf
+    last_high = -1
+    for i in range(len(running)):
+        r, ref = running[i], reference[i]
+        if math.isnan(r) or math.isnan(ref) or ref < 4:  # a set of fewer than four has no batch to lose
+            continue
+        if trough >= 0:
+            if r < low:
+                trough, low = i, r
+            if r >= high_ratio * ref:
+                cycles.append(Cycle(fell, trough, i, float(1 - low / ref)))
+                trough, low = -1, math.inf
+        elif last_high >= 0 and r <= low_ratio * ref and waiting[i] > 0:
+            fell, trough, low = last_high, i, r
+        if r >= high_ratio * ref:
+            last_high = i
+    return cycles, fell if trough >= 0 else -1
+
+
+def trailing_quantile(values: Floats, window: int, q: float) -> Floats:
+    """The q-quantile of the last `window` values at each index (fewer at the start); NaN where nothing is known."""
+    out = np.full(len(values), math.nan)
+    held: list[float] = []
+    for i, v in enumerate(values.tolist()):
+        if not math.isnan(v):
+            insort(held, v)
+        if i >= window and not math.isnan(old := float(values[i - window])):
+            del held[bisect_left(held, old)]
+        if held:
+            out[i] = held[min(len(held) - 1, int(q * len(held)))]
+    return out
+
+
+class Period(NamedTuple):
+    """A regular oscillation: its period in cells, the autocorrelation's peak, Thornhill's regularity."""
+
+    cells: float
+    peak: float
+    regularity: float
+
+
+def period(values: Floats) -> Period | None:
+    """The period of a series where its autocorrelation crosses zero regularly; None below 4 samples a cycle.
+
+    Regularity r = mean(Δ) ÷ (3 · std(Δ)) over the intervals between zero crossings of the autocorrelation function;
+    r > 1 is regular (Thornhill & Hägglund 1997). Needs two full periods inside half the series.
+    """
+    x = np.where(np.isnan(values), np.nanmean(values) if not np.isnan(values).all() else 0.0, values)
+    n = len(x)
+    if n < 16:
+        return None
+    t = np.arange(n) - (n - 1) / 2
+    x = x - x.mean()
+    x = x - t * float((t * x).sum() / (t * t).sum())
+    power = float((x * x).sum())
+    if power <= 1e-12:
+        return None
+    spectrum = np.fft.rfft(x, 2 * n)
+    acf = np.fft.irfft(spectrum * np.conj(spectrum))[: n // 2] / power
+    acf *= n / (n - np.arange(n // 2))
+    crossings = np.flatnonzero((acf[1:] <= 0) != (acf[:-1] <= 0))
+    if len(crossings) < 4:
+        return None
+    fine = crossings + acf[crossings] / (acf[crossings] - acf[crossings + 1])
+    gaps = np.diff(fine)
+    spread = float(gaps.std())
+    regularity = math.inf if spread == 0 else float(gaps.mean() / (3 * spread))
+    cells = 2 * float(gaps.mean())
+    if cells < 4:
+        return None
+    around = acf[max(1, int(0.75 * cells)) : int(1.25 * cells) + 2]
+    return Period(cells, float(around.max()) if len(around) else 0.0, regularity)
+
+
+class RateChange(NamedTuple):
+    """A change of an event rate: at which cell, the rates before and after, and how sure (log-likelihood ratio)."""
+
+    cell: int
+    before: float
+    after: float
+    llr: float
+
+
+def rate_change(counts: Floats, min_cells: int = 10, min_before: int = 20) -> RateChange | None:
+    """The most likely single change of a Poisson rate in counts per cell (NaN cells are left out).
+
+    Compares every split with at least `min_before` cells before and `min_cells` after. None where it is too short.
+    """
+    known = ~np.isnan(counts)
+    where = np.flatnonzero(known)
+    c = counts[known]
+    n = len(c)
+    if n < min_before + min_cells:
+        return None
+    total = np.cumsum(c)
+    k = np.arange(min_before, n - min_cells + 1)
+    before, after = total[k - 1], total[-1] - total[k - 1]
+    rate_b, rate_a, rate = before / k, after / (n - k), total[-1] / n
+
+    def term(events: Floats, r: Floats | float) -> Floats:
+        return np.where(events > 0, events * np.log(np.maximum(r, 1e-12)), 0.0)
+
+    llr = term(before, rate_b) + term(after, rate_a) - term(total[-1:], rate)
+    best = int(np.argmax(llr))
+    return RateChange(int(where[k[best]]), float(rate_b[best]), float(rate_a[best]), float(llr[best]))
+
+
+def bucket_quantile(bounds: tuple[float, ...], counts: Floats, q: float) -> float | None:
+    """A quantile of a histogram from counts per bucket (the last one is +Inf).
+
+    None where it lies in the first bucket (nothing is known below its bound) or above the last bound.
+    """
+    total = float(counts.sum())
+    if total <= 0:
+        return None
+    cumulative = np.cumsum(counts)
+    i = int(np.searchsorted(cumulative, q * total))
+    if i == 0 or i >= len(bounds):
+        return None
+    inside = (q * total - cumulative[i - 1]) / counts[i] if counts[i] else 0.0
+    return bounds[i - 1] + (bounds[i] - bounds[i - 1]) * float(inside)
+
+
+def quantile(values: Floats, q: float) -> float:
+    """Quantile without interpolation surprises: NaN for no values."""
+    return float(np.quantile(values, q)) if len(values) else math.nan
