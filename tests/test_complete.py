@@ -13,6 +13,7 @@ from gpuwatch.catalog import CATALOG
 from gpuwatch.model import Family
 from gpuwatch.rules import Rule, load_rules
 from gpuwatch.rules.families import FAMILIES, FAMILY_OF
+from tests.full_page import exported_names
 from tests.metric_names import (
     REPOSITORY,
     in_query,
@@ -39,8 +40,8 @@ COMPANIONS = (
     "runbooks/{}.md",
 )
 BESIDE_THE_CLASSES = {
-    "alerts/{}.yml": {"agent", "slo", "alertmanager.example"},
-    "alerts/tests/{}.yml": {"agent", "slo"},
+    "alerts/{}.yml": {"unknown", "agent", "slo", "alertmanager.example"},
+    "alerts/tests/{}.yml": {"unknown", "agent", "slo"},
     "runbooks/{}.md": {"unknown", "agent_down", "agent_blind", "slo_burn"},
 }
 HEADINGS = ["Meaning", "Impact", "Confirm", "Tell it apart from", "Mitigate", "Prevent", "Blind spots"]
@@ -70,15 +71,10 @@ def tracked(*patterns: str) -> Iterator[Path]:
     return (REPOSITORY / line for line in listing.stdout.splitlines() if (REPOSITORY / line).is_file())
 
 
-def exported_names() -> set[str]:
-    """Every metric that the agent can show: catalogue signals, its own, and the recordings in alerts/."""
-    from gpuwatch.exporter import own_metrics
-
-    names = set(OF_PROMETHEUS) | set(own_metrics())
-    for signal in CATALOG.values():
-        base = f"gpuwatch_{signal.name}"
-        names |= {base} if signal.kind != "histogram" else {base + end for end in ("_bucket", "_sum", "_count")}
-    return names | {rule["record"] for file in ALERT_FILES for rule in rules_of(file) if "record" in rule}
+def known_metrics() -> set[str]:
+    """Every metric that a query may ask for: those on the agent's page, and the recordings in alerts/."""
+    recorded = {rule["record"] for file in ALERT_FILES for rule in rules_of(file) if "record" in rule}
+    return OF_PROMETHEUS | exported_names() | recorded
 
 
 def test_the_first_six_classes_are_there():
@@ -205,13 +201,13 @@ def test_every_query_of_a_runbook_parses(file: Path):
 
 @by_stem(RUNBOOKS)
 def test_runbooks_mention_metrics_that_exist(file: Path):
-    assert in_runbook(file.read_text()) <= exported_names()
+    assert in_runbook(file.read_text()) <= known_metrics()
 
 
 @by_stem(ALERT_FILES)
 def test_alerts_ask_for_metrics_that_exist(file: Path):
     for rule in rules_of(file):
-        assert in_query(rule["expr"]) <= exported_names(), rule.get("alert", rule.get("record"))
+        assert in_query(rule["expr"]) <= known_metrics(), rule.get("alert", rule.get("record"))
 
 
 @by_stem(DASHBOARDS)
@@ -219,7 +215,7 @@ def test_dashboards_ask_for_metrics_that_exist(file: Path):
     queries = queries_of_dashboard(file)
     assert queries
     for query in queries:
-        assert in_query(query) <= exported_names(), query
+        assert in_query(query) <= known_metrics(), query
 
 
 @each_rule

@@ -40,9 +40,12 @@ def test_the_golden_verdict_survives_reading_and_writing():
 
 
 def test_every_relative_link_leads_somewhere():
-    broken = []
-    for page in tracked("*.md"):
-        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
-            if "://" not in target and not (page.parent / target).exists():
-                broken.append(f"{page.relative_to(REPOSITORY)} → {target}")
+    links = (
+        (page, to) for page in tracked("*.md") for to in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text())
+    )
+    broken = [
+        f"{page.relative_to(REPOSITORY)} → {to}"
+        for page, to in links
+        if "://" not in to and not (page.parent / to).exists()
+    ]
     assert broken == []
