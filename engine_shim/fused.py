@@ -73,6 +73,8 @@ def _can_admit(engine: Engine) -> bool:
     scheduler = engine.scheduler
     if not scheduler.waiting or len(scheduler.running) >= engine.settings.max_num_seqs:
         return False
+    if engine.settings.admission == "bypass" and scheduler.waiting_fit():
+        return True  # or nearly so
     _, refusal = scheduler.next_admissible()
     return refusal is None
 

@@ -104,14 +104,17 @@ class Scheduler:
     def next_admissible(self) -> tuple[int, StopReason | None]:
         """Queue position of the next request to admit, or why the head cannot be.
 
-        Under "bypass", requests of the queue's window whose need is met pass a head that must wait. Their prefix hits
-        are not looked up: that would cost more in every step than it gains.
+        Under "bypass", requests of the queue's window whose need is met pass a head that must wait. Those that only
+        prefix hits would make fit are not found: looking them all up in every step would cost more than it gains.
         """
         refusal = self.admission.refusal(self.head_need_blocks(), len(self.running))
         if refusal is None or self.settings.admission == "fifo" or not self.waiting_fit():
             return 0, refusal
         room = self._admissible_blocks()
-        return next(index for index, _, need_blocks in self.waiting.window() if need_blocks <= room), None
+        for index, request, need_blocks in self.waiting.window():
+            if need_blocks <= room and self._need_blocks(request) <= room:
+                return index, None
+        return 0, refusal
 
     def _start(self, index: int, budget: int, alone: bool, plan: StepPlan) -> int:
         """Admit the request at queue position `index`; returns its first chunk, or 0 if the step has no room for it."""
@@ -313,13 +316,14 @@ class Scheduler:
 
     def head_need_blocks(self) -> int:
         """Blocks that the head of the queue asks for, prefix hits considered; 0 if nobody waits."""
-        if not self.waiting:
-            return 0
-        return self.admission.need_blocks(self.waiting.head, self.admission.hits(self.waiting.head))
+        return self._need_blocks(self.waiting.head) if self.waiting else 0
 
     def waiting_fit(self) -> int:
         """How many of the first 256 that wait would be given their blocks now, each alone, whatever their order."""
         return self.waiting.fits(self._admissible_blocks())
+
+    def _need_blocks(self, request: Request) -> int:
+        return self.admission.need_blocks(request, self.admission.hits(request))
 
     def _admissible_blocks(self) -> int:
         return self.admission.available_blocks - self.admission.watermark_blocks(len(self.running))
