@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ..request import Stage
 from ..step import REQUEST_FIELDS, STEP_FIELDS
-from .info import EngineInfo
+from .info import EngineInfo, Scalar
 from .live import LiveRequests
 
 MAGIC = b"GWRING01"
@@ -67,7 +67,6 @@ class RingWriter:
         size = self._table_at + rows * _ROW.size
         self.path = ring_directory(directory) / f"{_file_stem(info.engine)}-{info.rank}.ring"
         self._map = self._create(size, _header(info, slots, rows, unix_ns, monotonic_ns))
-        self._view = memoryview(self._map)
         self._number = 0
         self._offset = HEADER_BYTES
         self._generation = 0
@@ -123,7 +122,6 @@ class RingWriter:
 
     def close(self) -> None:
         """Unmap; the file stays, as the black box."""
-        self._view.release()
         self._map.close()
 
     def _create(self, size: int, header: bytes) -> mmap.mmap:
@@ -152,9 +150,10 @@ def _header(info: EngineInfo, slots: int, rows: int, unix_ns: int, monotonic_ns:
 
 def _describe(info: EngineInfo) -> bytes:
     """The JSON of the header; arguments that do not fit into the page are left out, limits never are."""
-    facts = {"model": info.model, "version": info.version, "fingerprint": info.fingerprint, **info.limits()}
+    named = {"model": info.model[:200], "version": info.version[:200], "fingerprint": info.fingerprint}
+    facts: dict[str, Scalar] = {**named, **info.limits()}
     table = {
-        "engine": info.engine,
+        "engine": info.engine[:200],
         "rank": info.rank,
         "pid": os.getpid(),
         "step": [{"name": n, "unit": _unit(n)} for n in STEP_FIELDS],

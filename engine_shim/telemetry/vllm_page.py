@@ -73,7 +73,7 @@ class VllmMetrics:
         self._preempted = 0
         self._prompt_tokens = 0
         self._queried_tokens = 0
-        self._prefilled: list[tuple[float, int]] = []  # (when, prompt tokens) of prefills since the last block
+        self._prefilled: list[tuple[float, int]] = []  # (when, tokens) of prefills that ended since the last block
         self._finished = dict.fromkeys(FINISHED_REASONS, 0)
         table = _histograms(info.max_model_len)
         self._histograms = {name: Histogram(bounds) for name, (_, bounds) in table.items()}
@@ -99,6 +99,7 @@ class VllmMetrics:
             self._unbooked[request] = self._unbooked.get(request, 0) + 1
         elif stage == Stage.DECODE:
             self._preempted += self._unbooked.pop(request, 0)
+            self._prefilled.append((now, 1))  # a prefill that ends yields a token
         self._tokens.stage_changed(request, stage, now)
 
     def finished(self, request: Request) -> None:
