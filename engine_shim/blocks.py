@@ -87,7 +87,10 @@ class BlockPool:
             block, _ = self._idle.popitem(last=False)
             self._forget(block)
             self._blank.append(block)
-        taken = [self._blank.pop() for _ in range(count)]
+        if not count:
+            return []
+        taken = self._blank[-count:]
+        del self._blank[-count:]
         for block in taken:
             self._references[block] = 1
         self.held_slots_tokens += count * self.block_tokens

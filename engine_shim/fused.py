@@ -17,6 +17,7 @@ from .engine import Engine
 from .step import STEP_FIELDS, StepPlan, StopReason
 
 MAX_STEPS = 256
+WORTH_STEPS = 5  # a stretch costs about as much as four plain steps
 _COLUMN = {name: index for index, name in enumerate(STEP_FIELDS)}
 
 
@@ -38,19 +39,21 @@ class _Blocks:
 
     @property
     def available(self) -> np.ndarray:
-        return self.free - self.reserved
+        available: np.ndarray = self.free - self.reserved
+        return available
 
 
 def decode_stretch(engine: Engine, clock: VirtualClock, begins_before: float, ends_by: float) -> Stretch | None:
-    """Run as many pure decode steps as begin before one clock time and end by the other; None if fewer than two can."""
+    """Run as many pure decode steps as begin before one clock time and end by the other; None if that is not worth it."""
     scheduler = engine.scheduler
     if scheduler.prefilling or not scheduler.decoding or engine.has_mail() or _can_admit(engine):
         return None
     steps = min(MAX_STEPS, min([r.stop_after - r.output_tokens for r in scheduler.decoding]))
-    if steps < 2:
+    decodes = len(scheduler.decoding)
+    step_s = engine.runner.decode_seconds(decodes, scheduler.context_tokens + decodes)
+    if min(steps, (min(begins_before, ends_by) - clock.now()) / step_s) < WORTH_STEPS:
         return None
     blocks, steps = _blocks(engine, steps)
-    decodes = len(scheduler.decoding)
     context_tokens = scheduler.context_tokens + decodes * np.arange(1, steps + 1)
     work, seconds = engine.runner.decode_stretch(decodes, context_tokens)
     times = np.empty(steps + 1)
@@ -58,7 +61,7 @@ def decode_stretch(engine: Engine, clock: VirtualClock, begins_before: float, en
     times[1:] = seconds
     np.add.accumulate(times, out=times)
     steps = min(steps, int(times[:-1].searchsorted(begins_before)), int(times[1:].searchsorted(ends_by, side="right")))
-    if steps < 2:
+    if not steps:
         return None
     blocks = _Blocks(blocks.taken[:steps], blocks.free[:steps], blocks.reserved[:steps])
     records = _records(engine, times[: steps + 1], blocks)
@@ -87,7 +90,7 @@ def _blocks(engine: Engine, steps: int) -> tuple[_Blocks, int]:
     per_phase = np.bincount(-computed % size, minlength=size)  # a block is full whenever its phase comes round
     taken = np.resize(per_phase, steps).cumsum()
     promised = engine.settings.reserve == "max_tokens"  # then growth comes out of what was reserved at admission
-    room = pool.free_blocks if promised else admission.available_blocks
+    room = scheduler.growth_blocks
     if scheduler.waiting and admission.hits(scheduler.waiting.head):
         room = min(room, pool.free_blocks - pool.cached_blocks)
     steps = int(taken.searchsorted(room, side="right"))

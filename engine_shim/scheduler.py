@@ -42,6 +42,9 @@ class Scheduler:
         self.prefilling: list[Request] = []  # the others
         self.written_tokens = 0  # KV tokens of all running requests, a shared block counted for each
         self.context_tokens = 0  # the same, over the decoding ones only
+        self.followed = 0  # requests here whose single tokens somebody wants: real ones, and those with a listener
+        # Output is promised at admission only where max_tokens are reserved.
+        self._growth_is_promised = settings.reserve == "max_tokens"
         self._chunk_limit = settings.max_chunk_tokens or settings.max_step_tokens
         self._now = 0.0
 
@@ -68,10 +71,16 @@ class Scheduler:
 
     def _plan_decodes(self, plan: StepPlan) -> int:
         block_tokens = self.pool.block_tokens
-        for request in [r for r in self.decoding if r.computed_tokens % block_tokens == 0]:  # their blocks are full
-            if request.stage is Stage.DECODE:  # and not preempted for one of the others
+        full = [request for request in self.decoding if request.computed_tokens % block_tokens == 0]
+        if self.followed:
+            for request in full:
                 self._publish(request)
-                self._grow(request, request.computed_tokens + 1, plan)
+        if len(full) <= self.growth_blocks:
+            self.give_blocks(full, [1] * len(full))
+        else:
+            for request in full:
+                if request.stage is Stage.DECODE:  # and not preempted for one of the others
+                    self._grow(request, request.computed_tokens + 1, plan)
         plan.decode = self.decoding.copy()
         return len(plan.decode)
 
@@ -148,6 +157,21 @@ class Scheduler:
 
     # -- blocks -----------------------------------------------------------------------------------------------------
 
+    @property
+    def growth_blocks(self) -> int:
+        """Blocks that decoding requests can get before one must be preempted."""
+        return self.pool.free_blocks if self._growth_is_promised else self.admission.available_blocks
+
+    def give_blocks(self, requests: list[Request], counts: list[int]) -> None:
+        """Give decoding `requests` so many more blocks; the caller knows that `growth_blocks` are enough."""
+        total = sum(counts)
+        blocks = self.pool.take(total)
+        if self._growth_is_promised:
+            self.admission.reserved_blocks -= total
+        for request, count in zip(requests, counts, strict=True):
+            request.blocks += blocks[:count]
+            del blocks[:count]
+
     def _grow(self, request: Request, tokens: int, plan: StepPlan) -> bool:
         """Give `request` blocks for `tokens` tokens in all, preempting from the back; False if it had to go itself."""
         missing = self.pool.blocks_for(tokens) - len(request.blocks)
@@ -208,16 +232,17 @@ class Scheduler:
         """Book a step that ended at `now` with the runner's `tokens`; returns the requests that finish with it."""
         self._now = now
         done: list[Request] = []
-        for request, token in zip(plan.decode, tokens, strict=False):
-            request.computed_tokens += 1
-            request.output_tokens += 1
-            request.last_token_at = now
-            if request.prompt:
-                request.output.append(token)
-            if request.listener is not None:
-                request.listener.on_token(request, token)
-            if request.output_tokens >= request.stop_after:
-                done.append(request)
+        if self.followed:
+            for request, token in zip(plan.decode, tokens, strict=False):
+                request.computed_tokens += 1
+                self._book_token(request, token, done)
+        else:
+            for request in plan.decode:
+                request.computed_tokens += 1
+                request.output_tokens = generated = request.output_tokens + 1
+                request.last_token_at = now
+                if generated >= request.stop_after:
+                    done.append(request)
         decoded = len(plan.decode)
         self.written_tokens += decoded
         self.context_tokens += decoded
@@ -230,16 +255,15 @@ class Scheduler:
         """Book `steps` steps of nothing but decodes that ended at `now`; the caller knows that there are blocks."""
         block_tokens = self.pool.block_tokens
         done: list[Request] = []
+        counts = []
         for request in self.decoding:
             request.computed_tokens = computed = request.computed_tokens + steps
-            request.output_tokens += steps
+            request.output_tokens = generated = request.output_tokens + steps
             request.last_token_at = now
-            missing = -(-computed // block_tokens) - len(request.blocks)
-            if missing:
-                self.admission.reserved_blocks -= min(missing, self.admission.outstanding_blocks(request))
-                request.blocks += self.pool.take(missing)
-            if request.output_tokens >= request.stop_after:
+            counts.append(-(-computed // block_tokens) - len(request.blocks))
+            if generated >= request.stop_after:
                 done.append(request)
+        self.give_blocks(self.decoding, counts)
         tokens = steps * len(self.decoding)
         self.written_tokens += tokens
         self.context_tokens += tokens
@@ -262,9 +286,11 @@ class Scheduler:
             self.prefilling.remove(request)
             self.decoding.append(request)
             self.context_tokens += request.computed_tokens
-            self._first_token(request, next(sampled))
-            if request.output_tokens >= request.stop_after:
-                done.append(request)
+            if not request.output_tokens:
+                request.first_token_at = self._now
+            request.enter(Stage.DECODE, self._now)
+            self.counters.generated_tokens += 1
+            self._book_token(request, next(sampled), done)
         for request, _ in plan.prefill:
             self._publish(request)
 
@@ -276,23 +302,22 @@ class Scheduler:
         self.counters.recomputed_tokens += repeated
         self.counters.prompt_tokens += max(0, min(start + chunk, request.prompt_tokens) - max(start, peak))
 
-    def _first_token(self, request: Request, token: int) -> None:
-        """The token that a completed prefill yields; after a preemption it is one of the later ones."""
+    def _book_token(self, request: Request, token: int, done: list[Request]) -> None:
+        """One more token of the output; the listener may lower `stop_after` when it hears of it."""
         request.output_tokens += 1
-        self.counters.generated_tokens += 1
         request.last_token_at = self._now
-        if request.output_tokens == 1:
-            request.first_token_at = self._now
-        request.enter(Stage.DECODE, self._now)
         if request.prompt:
             request.output.append(token)
         if request.listener is not None:
             request.listener.on_token(request, token)
+        if request.output_tokens >= request.stop_after:
+            done.append(request)
 
     # -- coming and going -------------------------------------------------------------------------------------------
 
     def add(self, request: Request, now: float) -> None:
         """Queue a request at clock time `now`."""
+        self.followed += _is_followed(request)
         request.enter(Stage.QUEUE, now)
         self.waiting.append(request, self.admission.promise_blocks(request))
 
@@ -303,6 +328,7 @@ class Scheduler:
             self._let_go(request)
         else:
             self.waiting.remove(request)
+        self.followed -= _is_followed(request)
         request.finish_reason = reason
         request.finished_at = now
         request.enter(Stage.FINISHED, now)
@@ -327,3 +353,7 @@ class Scheduler:
 
     def _admissible_blocks(self) -> int:
         return self.admission.available_blocks - self.admission.watermark_blocks(len(self.running))
+
+
+def _is_followed(request: Request) -> bool:
+    return bool(request.prompt) or request.listener is not None

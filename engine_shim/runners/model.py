@@ -90,8 +90,13 @@ class ModelRunner:
         self.work, seconds = self._cost(tokens, samples, pairs, read_tokens, decodes + len(plan.prefill))
         return [0] * samples, seconds
 
+    def decode_seconds(self, decodes: int, context_tokens: int) -> float:
+        """How long a pure decode step of `decodes` requests that read `context_tokens` in all takes."""
+        seconds: float = self._cost(decodes, decodes, context_tokens, context_tokens, decodes)[1]
+        return seconds
+
     def decode_stretch(self, decodes: int, context_tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Pure decode steps of `decodes` requests that read `context_tokens` each: WORK_FIELDS [steps, 4] and seconds.
+        """Pure decode steps of `decodes` requests that read `context_tokens` in all: WORK_FIELDS [steps, 4] and seconds.
 
         Equal to what `run` says of each step, to the last bit.
         """
