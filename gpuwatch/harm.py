@@ -10,7 +10,7 @@ import math
 from typing import NamedTuple
 
 from .model import Impact, Missing
-from .questions.latency import Felt, felt, itl_mean_s
+from .questions.latency import Felt, acute, felt, itl_mean_s
 from .questions.progress import stall
 from .questions.queue import queue
 from .windows import Window
@@ -23,13 +23,17 @@ BREACH_SOON_S = 600.0
 
 
 class Harm(NamedTuple):
-    """`felt` and why; `breached`: the objective is missed for the pool; `no_progress`: it cannot serve at all."""
+    """`felt` and why; `breached`: the objective is missed for the pool; `no_progress`: it cannot serve at all.
+
+    `acute`: not only the last minute but the last twenty seconds show it.
+    """
 
     felt: bool
     breached: bool
     no_progress: bool
     why: str
     now: Felt | None
+    acute: bool = False
 
 
 def harm(w: Window) -> Harm:
@@ -37,19 +41,20 @@ def harm(w: Window) -> Harm:
     s = w.maybe(stall)
     if s is not None and s.for_s >= NO_PROGRESS_S and s.inside > 0:
         known = w.maybe(felt)
-        return Harm(True, True, True, f"no progress for {s.for_s:.0f} s", known)
+        return Harm(True, True, True, f"no progress for {s.for_s:.0f} s", known, True)
     known = w.maybe(felt)
     usual = w.baseline.usual("ttft_p95_s")
     limit = max(w.slo.ttft_p95_s, BASELINE_FACTOR * usual if usual is not None else 0.0)
     if known is not None and known.requests >= FEWEST and known.good_ratio < GOOD_RATIO:
         worst = known.ttft_p95_s
         if math.isnan(worst) or worst > limit:
-            return Harm(True, True, False, f"{known.good_ratio:.0%} of requests within the TTFT objective", known)
+            why = f"{known.good_ratio:.0%} of requests within the TTFT objective"
+            return Harm(True, True, False, why, known, bool(w.maybe(acute)))
     if (head_s := _head_wait(w)) > limit:
         return Harm(True, False, False, f"the head of the queue has waited {head_s:.1f} s", known)
     itl, usual_itl = w.maybe(itl_mean_s), w.baseline.usual("itl_mean_s")
     if itl is not None and itl > max(w.slo.tpot_p95_s, BASELINE_FACTOR * (usual_itl or 0.0)):
-        return Harm(True, False, False, f"mean inter-token latency {itl * 1000:.0f} ms", known)
+        return Harm(True, False, False, f"mean inter-token latency {itl * 1000:.0f} ms", known, True)
     return Harm(False, False, False, "", known)
 
 

@@ -28,6 +28,7 @@ from .model import (
     Trigger,
 )
 from .questions.moved import listed_changes, trigger
+from .questions.queue import queue
 from .questions.rhythm import rhythm
 from .rules import Rule
 from .unknown import UNKNOWN, unknown_finding
@@ -40,6 +41,8 @@ HARM_GRACE_S = 15.0
 """Harm felt this recently still counts: its measures lag by a window."""
 UNKNOWN_AFTER_S = 45.0
 RECURRENT_UNKNOWN_AFTER_S = 20.0
+AFTERMATH_S = 120.0
+"""So long may the backlog of an incident that is over make requests late; it is no incident of its own."""
 EASED_AFTER_S = 60.0
 REMIND_EVERY_S = 4 * 3600.0
 KEPT = 500
@@ -94,7 +97,9 @@ class Tracker:
         self.closed: list[Incident] = []
         self.harm_since = math.nan
         self.harm_last = -math.inf
-        self.quiet_since = math.nan
+        self.acute_since = math.nan
+        self.acute_last = -math.inf
+        self.ended_at = -math.inf  # when the last incident ended: its backlog is no new incident
 
     def judge(self, j: Judged, rules: dict[str, Rule]) -> list[Transition]:
         """One tick: open, update, nest, resolve."""
@@ -131,6 +136,12 @@ class Tracker:
             self.harm_last = now
         elif now - self.harm_last > HARM_GRACE_S:
             self.harm_since = math.nan
+        if harm.acute:
+            if math.isnan(self.acute_since):
+                self.acute_since = now
+            self.acute_last = now
+        elif now - self.acute_last > GAP_S:
+            self.acute_since = math.nan
 
     def _harmed(self, now: float) -> bool:
         return now - self.harm_last <= HARM_GRACE_S
@@ -166,15 +177,23 @@ class Tracker:
             said_at=now,
             alternatives={f.rule: f.confidence for f in j.unsure if f.rule != finding.rule},
         )
-        for stem in (*_rule(rules, finding.rule).explains, "unknown"):
-            symptom = self.open.pop(stem, None)
-            if symptom is not None:
-                if stem != "unknown":
-                    o.symptoms[stem] = Symptom(stem, symptom.onset_at, symptom.finding.summary)
-                said = self._incident(symptom, j, rules, resolved_at=now)
-                out.append(Transition("resolved", now, _linked(said, explained_by=o.id)))
+        self._absorb(o, j, rules, out)
         self.open[finding.rule] = o
         out.append(Transition("opened", now, self._incident(o, j, rules)))
+
+    def _absorb(self, o: OpenIncident, j: Judged, rules: dict[str, Rule], out: list[Transition]) -> None:
+        """What the new incident explains is nested in it, open or just over; `unknown` is answered by it."""
+        explains = {*_rule(rules, o.rule).explains, "unknown"}
+        for stem in sorted(explains & self.open.keys()):
+            symptom = self.open.pop(stem)
+            if stem != "unknown":
+                o.symptoms[stem] = Symptom(stem, symptom.onset_at, symptom.finding.summary)
+            said = self._incident(symptom, j, rules, resolved_at=j.window.now)
+            out.append(Transition("resolved", j.window.now, _linked(said, explained_by=o.id)))
+        for incident in [i for i in self.closed if i.rule in explains and (i.resolved_at or 0.0) >= o.onset_at]:
+            self.closed.remove(incident)
+            if incident.rule != "unknown":
+                o.symptoms[incident.rule] = Symptom(incident.rule, incident.onset_at, incident.summary)
 
     def _update(
         self, o: OpenIncident, finding: Finding, j: Judged, rules: dict[str, Rule], out: list[Transition]
@@ -209,17 +228,18 @@ class Tracker:
     def _unknown(self, j: Judged, rules: dict[str, Rule], out: list[Transition]) -> None:
         now = j.window.now
         open_unknown = self.open.get("unknown")
-        if math.isnan(self.harm_since) or not self._harmed(now) or j.lifecycle in ("warming", "maintenance"):
+        if math.isnan(self.acute_since) or j.lifecycle in ("warming", "maintenance"):
             return
         if any(r != "unknown" for r in self.open):
             return
-        finding = unknown_finding(j.window, j.sure + j.unsure, j.harm.why, self.harm_since)
+        finding = unknown_finding(j.window, j.sure + j.unsure, j.harm.why, self.acute_since)
         if open_unknown is not None:
             self._update(open_unknown, finding, j, rules, out)
             return
         recurs = j.window.maybe(rhythm)
         after_s = RECURRENT_UNKNOWN_AFTER_S if recurs and recurs.cycles >= 1 and recurs.current else UNKNOWN_AFTER_S
-        if now - self.harm_since >= after_s and j.harm.felt and not self.pending:
+        aftermath = now - self.ended_at <= AFTERMATH_S and j.window.once(queue).trend in ("draining", "empty")
+        if now - self.acute_since >= after_s and j.harm.acute and not self.pending and not aftermath:
             self._open(finding, j, rules, out)
 
     def _resolve(self, j: Judged, rules: dict[str, Rule], out: list[Transition]) -> None:
@@ -228,6 +248,7 @@ class Tracker:
             o = self.open.pop(stem)
             incident = self._incident(o, j, rules, resolved_at=o.last)
             self.closed.append(incident)
+            self.ended_at = now
             del self.closed[:-KEPT]
             out.append(Transition("resolved", now, incident))
 

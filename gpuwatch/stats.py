@@ -33,31 +33,36 @@ class Cycle(NamedTuple):
 
 
 def drain_refill_cycles(
-    running: Floats, waiting: Floats, reference: Floats, high_ratio: float = 0.7, low_ratio: float = 0.45
+    running: Floats,
+    waiting: Floats,
+    reference: Floats,
+    high_ratio: float = 0.7,
+    low_ratio: float = 0.45,
+    queued_cells: int = 3,
 ) -> tuple[list[Cycle], int]:
     """Cycles of the running set: at least `high_ratio` of the reference, then at most `low_ratio` of it while requests
     wait, then back.
 
-    `reference[i]` is the usual size of the full batch at cell i (a trailing 60 s P90). Returns the completed cycles and
-    the index of the last high cell before a drain that is still going on (−1 when none is).
+    `reference[i]` is the usual size of the full batch at cell i (a trailing 60 s P90). A drain counts once requests have
+    waited for `queued_cells` cells in a row, the last of them low; it begins with the first of those. Returns the completed
+    cycles and the index at which a drain that is still going on began (−1 when none is).
     """
     cycles: list[Cycle] = []
     fell, trough, low = -1, -1, math.inf
-    last_high = -1
-    for i in range(len(running)):
-        r, ref = running[i], reference[i]
+    queued, was_high = 0, False
+    for i, (r, w, ref) in enumerate(zip(running.tolist(), waiting.tolist(), reference.tolist(), strict=True)):
         if math.isnan(r) or math.isnan(ref) or ref < 4:  # a set of fewer than four has no batch to lose
             continue
-        if trough >= 0:
-            if r < low:
-                trough, low = i, r
-            if r >= high_ratio * ref:
-                cycles.append(Cycle(fell, trough, i, float(1 - low / ref)))
-                trough, low = -1, math.inf
-        elif last_high >= 0 and r <= low_ratio * ref and waiting[i] > 0:
-            fell, trough, low = last_high, i, r
+        queued = queued + 1 if w > 0 else 0
+        if trough < 0 and was_high and r <= low_ratio * ref and queued >= queued_cells:
+            fell, trough, low = i - queued + 1, i, r
+        if trough >= 0 and r < low:
+            trough, low = i, r
         if r >= high_ratio * ref:
-            last_high = i
+            if trough >= 0:
+                cycles.append(Cycle(max(fell, cycles[-1].refilled if cycles else 0), trough, i, 1 - low / ref))
+                trough, low = -1, math.inf
+            was_high = True
     return cycles, fell if trough >= 0 else -1
 
 

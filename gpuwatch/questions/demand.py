@@ -12,14 +12,17 @@ from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..model import Floats, Missing
 from ..stats import RateChange, rate_change
 from ..windows import Window
 
 SPAN_S = 60.0
+SURGE_RATIO = 1.5
 BLOCKED_STOPS = (1.0, 4.0, 6.0)
 """Admission stop reasons that mean "the head does not fit" (docs/ring.md): no blocks, watermark, reservation."""
+TOKEN_BUDGET = 3.0
 
 
 class Flow(NamedTuple):
@@ -57,14 +60,21 @@ def longer_flow(w: Window) -> Flow:
 
 
 def surge(w: Window) -> RateChange | None:
-    """A rise of the arrival rate to at least 1.5 × within the last five minutes that is not chance (llr ≥ 8)."""
+    """A step of the arrival rate to at least 1.5 × within the last five minutes that is not chance (llr ≥ 8).
+
+    The rates are those of the minute before and the minute after: a rate that climbs over minutes is no step.
+    """
     counts = arrivals(w, 300.0)
     if np.isnan(counts).mean() > 0.7:
         return None
     found = rate_change(counts)
-    if found is None or found.llr < 8 or found.after < 1.5 * max(found.before, 1e-9):
+    if found is None or found.llr < 8:
         return None
-    return found
+    before = float(np.nanmean(counts[max(0, found.cell - 60) : found.cell]))
+    after = float(np.nanmean(counts[found.cell : found.cell + 60]))
+    if after < SURGE_RATIO * max(before, 1e-9):
+        return None
+    return found._replace(before=before, after=after)
 
 
 def surge_at(w: Window) -> float | None:
@@ -92,6 +102,22 @@ def load_factors(w: Window) -> LoadFactors:
     return LoadFactors(kv, seqs)
 
 
+def held_back(w: Window, span_s: float) -> NDArray[np.bool_]:
+    """In which seconds admission ended at a request that did not fit, or at one prompt that took the step's tokens.
+
+    The latter: the token budget ended admission, and one prefill chunk, four times the typical prompt or more, was at
+    least 0.8 of the step's prefill.
+    """
+    reason = w.series("admission_stop_reason", span_s, thin=0.3)
+    blocked: NDArray[np.bool_] = np.isin(reason, BLOCKED_STOPS)
+    typical = w.maybe(typical_prompt_tokens)
+    if typical is None or not w.has("step_longest_prefill_tokens"):
+        return blocked
+    longest = w.series("step_longest_prefill_tokens", span_s, thin=0.3)
+    prefill = w.series("step_prefill_tokens", span_s, thin=0.3)
+    return blocked | ((reason == TOKEN_BUDGET) & (longest >= 4 * typical) & (longest >= 0.8 * prefill))
+
+
 class Fit(NamedTuple):
     """While requests waited: in what share of the time some of them would have fitted, and how it is known."""
 
@@ -111,7 +137,7 @@ def fit(w: Window, span_s: float = SPAN_S) -> Fit:
     n = float(queued.sum())
     if w.has("waiting_fit"):
         could = w.series("waiting_fit", span_s, thin=0.3) > 0
-        blocked = np.isin(w.series("admission_stop_reason", span_s, thin=0.3), BLOCKED_STOPS)
+        blocked = held_back(w, span_s)
         return Fit(float((could & blocked & queued).sum()) / n if n else 0.0, n, "waiting_fit")
     usage = w.series("kv_usage_ratio", span_s, thin=0.3)
     could = usage < 0.85

@@ -17,6 +17,7 @@ from ..windows import Window
 from .demand import flow
 
 SPAN_S = 60.0
+ACUTE_S = 20.0
 FEW = 5
 
 
@@ -100,6 +101,24 @@ def felt(w: Window) -> Felt:
         max(_or_nan(lambda: w.observed_quantile("ttft_seconds", 0.95, SPAN_S)), head_s if late >= 1 else -math.inf),
         _or_nan(lambda: w.observed_quantile("e2e_seconds", 0.95, SPAN_S)),
     )
+
+
+def acute(w: Window) -> bool:
+    """Whether first tokens of the last twenty seconds came late too: what a minute's window still shows may be over.
+
+    Below three such requests the queue's head decides.
+    """
+    done = _finished(w)
+    if done:
+        first_token_at = done["start"] + done["ttft_s"]
+        recent = done["ttft_s"][first_token_at >= w.now - ACUTE_S]
+        if len(recent) >= 3:
+            return float((recent <= w.slo.ttft_p95_s).mean()) < 0.95
+        return _head_wait(w) > w.slo.ttft_p95_s
+    try:
+        return w.observed_share("ttft_seconds", w.slo.ttft_p95_s, ACUTE_S)[0] < 0.95
+    except Missing:
+        return _head_wait(w) > w.slo.ttft_p95_s
 
 
 def late_waiting(w: Window) -> float:

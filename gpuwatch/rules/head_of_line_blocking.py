@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ..model import Advice, Finding, Missing
 from ..questions.culprits import head, holders
-from ..questions.demand import BLOCKED_STOPS
+from ..questions.demand import held_back
 from ..questions.progress import stall
 from ..questions.rhythm import rhythm
 from ..questions.ruled_out import not_hang, not_preemption_storm, not_throttling, not_traffic_surge
@@ -54,8 +54,7 @@ def check(w: Window, p: Params) -> Finding | None:
 def _admission(w: Window, p: Params) -> Finding | None:
     waiting = w.series("req_waiting", SPAN_S, thin=0.3) > 0
     if w.has("waiting_fit"):
-        blocked = np.isin(w.series("admission_stop_reason", SPAN_S, thin=0.3), BLOCKED_STOPS)
-        held = waiting & blocked & (w.series("waiting_fit", SPAN_S, thin=0.3) > 0)
+        held = waiting & held_back(w, SPAN_S) & (w.series("waiting_fit", SPAN_S, thin=0.3) > 0)
         head_s = w.level("head_wait_seconds")
         sure, signal = 0.85, "waiting_fit"
     else:
