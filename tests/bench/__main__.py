@@ -1,0 +1,71 @@
+"""`python -m tests.bench [WORD …]`: every row of the budgets, measured now, next to the naive way in the same run.
+
+With words, only rows of those files (`page`, `recorder`, …). A row whose part does not exist yet says so. Exit code 0
+whatever is over: a table is no test.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import replace
+
+from tests.bench.row import Row, table
+
+ROWS: tuple[tuple[str, str, str], ...] = (
+    ("page", "read", "read the wanted signals of a page"),
+    ("page", "scraped", "engine's cost of a hot scrape"),
+    ("spans", "decoded", "OTLP spans decoded per core"),
+    ("windows", "second_of_windows", "windows, 100 signals at 10 Hz"),
+    ("rules", "whole_second", "pipeline, a second of one engine"),
+    ("recorder", "per_sample", "recorder, bytes a sample"),
+    ("recorder", "per_tick", "recorder, a tick of 100 signals"),
+    ("recorder", "per_step", "recorder, bytes a step"),
+    ("recorder", "per_span", "recorder, bytes a span"),
+    ("ring", "written", "step ring in the engine"),
+    ("agent", "cpu", "agent, CPU of a core"),
+    ("agent", "memory", "agent, resident memory"),
+    ("agent", "first_sample", "agent, start to first sample"),
+    ("engine_loss", "lost", "engine lost to ring and page"),
+    ("start", "help_shown", "gpuwatch --help"),
+    ("virtual_time", "alone", "virtual time, engine alone"),
+    ("virtual_time", "with_agent", "virtual time, with the agent"),
+    ("detection", "quick", "detection, classes that act within steps (P50)"),
+    ("detection", "recurrent", "detection, recurrent classes (P50)"),
+)
+"""File, function, and name of each row, in the order of the table."""
+
+NOT_BUILT = (
+    "OTLP over gRPC",
+    "vLLM stat-logger plugin (ring in a vLLM step)",
+    "engine lost in a vLLM API server",
+)
+
+
+def measure(file: str, function: str, what: str) -> Row:
+    """The row; one that cannot be imported is not built yet."""
+    try:
+        return replace(getattr(importlib.import_module(f"tests.bench.{file}"), function)(), what=what)
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in {"gpuwatch", "engine_shim"}:
+            raise
+        return Row("", 0, built=False, note=f"needs {error.name}", what=what)
+
+
+def main(words: list[str]) -> None:
+    """Measure and print."""
+    chosen = [row for row in ROWS if not words or row[0] in words]
+    rows = []
+    for n, row in enumerate(chosen, 1):
+        if sys.stderr.isatty():
+            print(f"\r{n}/{len(chosen)} {row[2]:<60}", end="", file=sys.stderr, flush=True)
+        rows.append(measure(*row))
+    if sys.stderr.isatty():
+        print(f"\r{'':<70}\r", end="", file=sys.stderr)
+    if not words:
+        rows += [Row("", 0, built=False, what=what) for what in NOT_BUILT]
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
