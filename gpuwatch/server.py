@@ -30,9 +30,9 @@ _json = msgspec.json.encode
 
 
 class Announced(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`POST /api/v1/changes`: a change that someone made. `at` is unix seconds, default now."""
+    """`POST /api/v1/changes`: what someone did, to one engine or to all. `at` is unix seconds, default now."""
 
-    what: str
+    what: str = "change"
     engine: str = ""
     at: float | None = None
     detail: dict[str, str] = {}
@@ -56,8 +56,12 @@ class Desk(Protocol):
     def incident(self, id: str) -> tuple[Incident, Sequence[Transition]] | None: ...  # noqa: D102
     def state_json(self) -> bytes: ...  # noqa: D102
     def verdict_json(self) -> bytes: ...  # noqa: D102
-    def announce_change(self, change: Announced) -> None: ...  # noqa: D102
-    def announce_maintenance(self, window: AnnouncedMaintenance) -> None: ...  # noqa: D102
+    def announce_change(self, change: Announced) -> None:
+        """Raises ValueError with what is wrong."""
+
+    def announce_maintenance(self, window: AnnouncedMaintenance) -> None:
+        """Raises ValueError with what is wrong."""
+
     def take_traces(self, body: bytes, content_type: str, encoding: str) -> tuple[int, bytes, str]: ...  # noqa: D102
 
 
@@ -162,15 +166,15 @@ class _Api:
         return Response(self._desk.verdict_json(), media_type="application/json")
 
     async def change(self, request: Request) -> Response:
-        self._desk.announce_change(await self._body(request, Announced))
-        return _answer({"accepted": True}, 202)
+        change = await self._body(request, Announced)
+        return _accepted(lambda: self._desk.announce_change(change))
 
     async def maintenance(self, request: Request) -> Response:
-        self._desk.announce_maintenance(await self._body(request, AnnouncedMaintenance))
-        return _answer({"accepted": True}, 202)
+        window = await self._body(request, AnnouncedMaintenance)
+        return _accepted(lambda: self._desk.announce_maintenance(window))
 
     async def _body(self, request: Request, kind: type[Any]) -> Any:
-        """The body as a struct. HTTPException 400 or 413; also 400 for what the desk refuses."""
+        """The body as a struct. HTTPException 400 or 413."""
         body = await read_body(request, self._guard.body_bytes)
         try:
             return msgspec.json.decode(body, type=kind)
@@ -213,6 +217,15 @@ async def _refuse(request: Request, error: Exception) -> Response:
 
 def _answer(value: object, status: int = 200) -> Response:
     return Response(_json(value), status, media_type="application/json")
+
+
+def _accepted(announce: Callable[[], None]) -> Response:
+    """202, or 400 with what the desk has against it."""
+    try:
+        announce()
+    except ValueError as error:
+        raise HTTPException(400, str(error)) from error
+    return _answer({"accepted": True}, 202)
 
 
 def _host_of(url: str) -> str:

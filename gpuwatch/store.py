@@ -71,16 +71,21 @@ class Store:
         """Remember that a sink has taken a transition."""
         try:
             with self._db:
-                self._db.execute("INSERT OR IGNORE INTO deliveries VALUES (?, ?, ?, ?)", (sink, *_key(transition)))
+                self._db.execute(
+                    "INSERT OR IGNORE INTO deliveries SELECT ?, incident, kind, at FROM transitions"
+                    " WHERE incident = ? AND kind = ? AND at = ?", (sink, *_key(transition)),
+                )  # fmt: skip
         except sqlite3.DatabaseError as error:  # at worst it is sent again, under the same idempotency key
             self.counts["failed_writes"] += 1
             self.last_error = f"{self.path}: {error}"
 
-    def owed(self, sink: str, now: float) -> tuple[Transition, ...]:
-        """Transitions of the last hour that a sink has not taken, oldest first."""
+    def owed(self, sink: str, now: float, newest_only: bool = False) -> tuple[Transition, ...]:
+        """Transitions of the last hour that a sink has not taken, oldest first; or only the last word on each incident."""
+        last = " AND NOT EXISTS (SELECT 1 FROM transitions n WHERE n.incident = t.incident AND n.at > t.at)"
         rows = self._query(
-            "SELECT kind, at, body FROM transitions t WHERE at >= ? AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE"
-            " d.sink = ? AND d.incident = t.incident AND d.kind = t.kind AND d.at = t.at) ORDER BY at",
+            "SELECT kind, at, body FROM transitions t WHERE at >= ? AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE"  # noqa: S608
+            " d.sink = ? AND d.incident = t.incident AND d.kind = t.kind AND d.at = t.at)"
+            f"{last if newest_only else ''} ORDER BY at",
             (now - OWED_S, sink),
         )
         return tuple(_transition(*row) for row in rows)

@@ -15,7 +15,7 @@ import msgspec
 
 from ..config import SCOPE_KEYS, Alertmanager
 from ..model import Incident, Transition
-from .http_post import JsonPoster
+from .http_post import Poster
 
 LIVES_REPOSTS = 3
 """An alert outlives this many missed reposts; then Alertmanager resolves it: nobody says any more that it is open."""
@@ -34,7 +34,7 @@ class AlertmanagerSink:
         self._settings = settings
         self._scope = dict(scope)
         self._now = now
-        self._poster = JsonPoster(settings.url.rstrip("/") + "/api/v2/alerts", settings.timeout_s)
+        self._poster = Poster(settings.url.rstrip("/") + "/api/v2/alerts", settings.timeout_s)
         self._open: dict[str, Labels] = {}
 
     async def send(self, transition: Transition) -> None:

@@ -1,4 +1,4 @@
-"""One POST of JSON, and what its answer means for the queue: delivered, try again, or refused.
+"""One POST, and what its answer means for the queue: delivered, try again, or refused.
 
 httpx is loaded at the first delivery: an agent without such a sink does not pay for it. Redirects are not followed, so
 that a token goes nowhere but to the configured host.
@@ -18,7 +18,7 @@ _AGAIN = (408, 425, 429)
 _ANSWER_CHARS = 200
 
 
-class JsonPoster:
+class Poster:
     """Keeps one connection to a receiver."""
 
     def __init__(self, url: str, timeout_s: float) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from ..config import Webhook
 from ..model import Transition
 from .delivery import Retry
-from .http_post import JsonPoster
+from .http_post import Poster
 
 
 class WebhookSink:
@@ -23,7 +23,7 @@ class WebhookSink:
 
     def __init__(self, settings: Webhook) -> None:
         self._bearer_file = settings.bearer_file
-        self._poster = JsonPoster(settings.url, settings.timeout_s)
+        self._poster = Poster(settings.url, settings.timeout_s)
 
     async def send(self, transition: Transition) -> None:
         """Post one transition. Raises Retry or Reject."""

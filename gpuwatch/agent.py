@@ -1,0 +1,228 @@
+"""The composition root: the only module that knows every part. Builds an agent from a configuration and runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import platform
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TextIO
+
+from .clock import WallClock
+from .config import Config, ConfigError, EngineTarget, check_rules
+from .desk import Desk, SpanDesk
+from .model import Subject
+from .pipeline import Pipeline
+from .recorder import Recorder
+from .rules import load_rules
+from .server import Guard, api_app, otlp_app
+from .serving import HttpServer, bind
+from .sinks.delivery import Delivery, Sink
+from .sources.changes import ChangesSource
+from .sources.dcgm import DcgmSource
+from .sources.engine import EngineSource
+from .sources.host import HostSource
+from .sources.poll import Clock, Poller, Source
+from .sources.spans import SpanDecoder, SpanInbox
+from .sources.steps import StepsSource
+from .store import Store
+from .watch import Watch
+
+log = logging.getLogger(__name__)
+
+
+class Agent:
+    """One agent: everything built, nothing started. `start`, then `run` or single `tick`s, then `close`.
+
+    `clock` is what sources and sinks are told; `host` names this machine. Raises ConfigError where the state folder cannot
+    be used or belongs to a running agent.
+    """
+
+    def __init__(self, config: Config, clock: WallClock | None = None, host: str = "") -> None:
+        check_rules(config, load_rules())
+        self.config = config
+        self.clock = clock or WallClock()
+        host = host or platform.node() or "host"
+        self._lock = _lock(config.state_path)
+        sources = build_sources(config, self.clock, host)
+        self.changes = next(s for s in sources if isinstance(s, ChangesSource))
+        self.inbox = next(s for s in sources if isinstance(s, SpanInbox))
+        spans = build_spans(config, self.inbox)
+        store = Store(config.state_path / "incidents.db", keep=config.bounds.incidents_kept)
+        self.watch = Watch(
+            [Poller(source, timeout_s=config.lanes.timeout_s * 1.5) for source in sources],
+            Recorder(config.state_path, config),
+            Pipeline(config),
+            store,
+            [
+                Delivery(sink, limit=config.bounds.sink_queue, delivered=store.delivered)
+                for sink in build_sinks(config, self.clock)
+            ],
+            clock_event=lambda: self.clock.reanchor(host),
+            saw=self.changes.saw,
+            pumps=(spans.forwarder,) if spans.forwarder else (),
+            repost_s=config.alertmanager.repost_s if config.alertmanager else 60.0,
+        )
+        self.desk = Desk(config, self.watch, self.changes, spans, self.clock.now)
+        self.servers: tuple[HttpServer, ...] = ()
+        self._warming: asyncio.Task[None] | None = None
+
+    async def start(self, *, serve: bool = True) -> None:
+        """Answer HTTP and begin to warm up from the journal; polls may begin at once."""
+        if serve:
+            self.servers = _servers(self.config, self.desk)
+            for server in self.servers:
+                await server.start()
+        self._warming = asyncio.create_task(self.watch.warm_up(self.clock.now()))
+
+    async def warmed(self) -> None:
+        """Wait until the journal has been replayed."""
+        if self._warming is not None:
+            await self._warming
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Tick until `stop` is set."""
+        await self.watch.run(self.clock.now, stop)
+
+    async def close(self) -> None:
+        """Stop everything in order; within two seconds."""
+        if self._warming is not None and not self._warming.done():
+            self._warming.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._warming
+        await asyncio.gather(*(server.stop() for server in self.servers))
+        await self.watch.close(self.clock.now())
+        self._lock.close()
+
+
+async def main(config: Config) -> None:
+    """Run until SIGTERM or SIGINT. Raises ConfigError before anything is started."""
+    agent = Agent(config)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        await agent.start()
+        log.info("watching %s; http on %s", ", ".join(t.name for t in config.engines) or "nothing", config.listen)
+        await agent.run(stop)
+    finally:
+        await agent.close()
+        log.info("stopped")
+
+
+def build_sources(config: Config, clock: Clock, host: str) -> list[Source]:
+    """Every source that the configuration asks for."""
+    sources: list[Source] = []
+    rings: dict[Subject, StepsSource] = {}
+    for target in config.engines:
+        subject = Subject(engine=target.name)
+        ring = ring_path(config, target)
+        if ring is not None:
+            rings[subject] = StepsSource(ring, subject, clock, config.lanes.steps_hz)
+        live = rings[subject].is_live if subject in rings else lambda: False
+        sources.append(EngineSource(target, clock, None, config.lanes, config.bounds, live))
+        if target.gpu_url:
+            sources.append(DcgmSource(target.gpu_url, clock, hertz=config.lanes.gpu_hz))
+    sources += rings.values()
+    if config.host:
+        sources += _host_sources(config, clock, host)
+
+    def pids() -> Mapping[Subject, int]:
+        return {subject: ring.pid for subject, ring in rings.items() if ring.pid} | {
+            Subject(engine=target.name): target.pid for target in config.engines if target.pid
+        }
+
+    sources.append(ChangesSource(Subject(host=host), pids, hertz=config.lanes.changes_hz))
+    sources.append(SpanInbox(Subject(host=host), config.bounds.spans_waiting))
+    return sources
+
+
+def ring_path(config: Config, target: EngineTarget) -> Path | None:
+    """The step ring of an engine: as configured, or where the contract puts it, if it is there."""
+    if target.ring:
+        return Path(target.ring)
+    usual = Path(config.ring_dir) / f"{target.name}-0.ring"
+    return usual if usual.exists() else None
+
+
+def build_sinks(config: Config, clock: Clock) -> list[Sink]:
+    """Every sink that the configuration asks for."""
+    sinks: list[Sink] = []
+    if config.alertmanager is not None:
+        from .sinks.alertmanager import AlertmanagerSink
+
+        sinks.append(AlertmanagerSink(config.alertmanager, config.scope, clock.now))
+    if config.webhook is not None:
+        from .sinks.webhook import WebhookSink
+
+        sinks.append(WebhookSink(config.webhook))
+    if config.jsonl is not None:
+        from .sinks.jsonl import JsonlSink
+
+        sinks.append(JsonlSink(config.jsonl))
+    return sinks
+
+
+def build_spans(config: Config, inbox: SpanInbox) -> SpanDesk:
+    """What becomes of an OTLP export."""
+    names = [target.name for target in config.engines]
+
+    def subject_of(resource: Mapping[str, str]) -> Subject:
+        """The configured engine that a resource means; a lone engine is meant by all."""
+        rank = resource.get("shim.rank", "0")
+        said = (resource.get("service.instance.id", ""), resource.get("service.name", ""))
+        named = next((name for name in said if name in names), None)
+        engine = named or (names[0] if len(names) == 1 else next(filter(None, said), "unknown"))
+        return Subject(engine=engine[:64], rank=int(rank) if rank.isdigit() and len(rank) < 5 else 0)
+
+    forwarder = None
+    if config.forward_traces_url:
+        from .forward import Forwarder
+
+        forwarder = Forwarder(config.forward_traces_url, config.lanes.timeout_s)
+    return SpanDesk(SpanDecoder(subject_of, os.urandom(16)), inbox, forwarder)
+
+
+def _host_sources(config: Config, clock: Clock, host: str) -> list[Source]:
+    local = [target for target in config.engines if target.pid]
+    if not local:
+        return [HostSource(host, clock, hertz=config.lanes.host_hz)]
+    return [HostSource(host, clock, Subject(engine=target.name), target.pid, config.lanes.host_hz) for target in local]
+
+
+def _servers(config: Config, desk: Desk) -> tuple[HttpServer, ...]:
+    guard = Guard(lambda: _token(config.api_token_file), config.bounds.api_body_bytes)
+    limit = config.bounds.otlp_body_bytes
+    api = HttpServer(api_app(desk, guard, limit), bind(config.listen, "listen"))
+    return api, HttpServer(otlp_app(desk, limit), bind(config.otlp_listen, "otlp_listen"))
+
+
+def _token(path: str) -> str:
+    """Read at each request, so that a rotated token is used; an unreadable one admits nobody but the loopback."""
+    if not path:
+        return ""
+    try:
+        return Path(path).read_text("utf-8").strip()
+    except OSError:
+        return ""
+
+
+def _lock(state: Path) -> TextIO:
+    """Take the state folder for this process. Raises ConfigError."""
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+        lock = (state / "lock").open("w")
+    except OSError as error:
+        raise ConfigError(f"state_dir: {state}: {error.strerror or error}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise ConfigError(f"state_dir: {state}: another agent is using it") from None
+    return lock
