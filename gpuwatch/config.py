@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Protocol
@@ -196,6 +196,15 @@ def parse(raw: Mapping[str, Any], origin: str = "config") -> Config:
     for key, problem in _problems(config):
         raise ConfigError(f"{origin}: {key}: {problem}")
     return config
+
+
+def with_engines(config: Config, urls: Sequence[str], origin: str = "--engine") -> Config:
+    """The configuration with more engines, by URL. Raises ConfigError naming `origin`."""
+    if not urls:
+        return config
+    more = parse({"engines": [{"url": url} for url in urls]}, origin).engines
+    known = {engine.name for engine in config.engines}
+    return msgspec.structs.replace(config, engines=(*config.engines, *(e for e in more if e.name not in known)))
 
 
 class HasParams(Protocol):

@@ -87,7 +87,9 @@ class Watch:
         self._storing = ChangeLog(log, "storing incidents")
 
     def put(self, batch: Batch) -> None:
-        """Add a batch to the next second."""
+        """Add a batch to the next second. A mailbox that was empty is not worth a record."""
+        if batch.role in ("spans", "changes") and not (batch.spans or batch.events or batch.info or batch.error):
+            return
         self._inbox.append(batch)
         if self._saw is not None:
             for info in batch.info:

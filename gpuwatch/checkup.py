@@ -1,0 +1,103 @@
+"""`gpuwatch doctor`: look at everything that is configured for a few seconds and say what can be seen.
+
+For each source: whether it answers, and how fast. For each engine: what it is. For each rule: whether it is blind, what
+it lacks, and the one change that would open its eyes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+
+import msgspec
+
+from .clock import WallClock
+from .config import Config
+from .model import Batch, Blind
+from .quantize import quantized
+
+_MARK = {True: "ok", False: "--"}
+
+
+class SourceSaid(msgspec.Struct, frozen=True):
+    """One source: how many looks, how many failed, the time that one takes, the last error."""
+
+    name: str
+    role: str
+    looks: int
+    failed: int
+    takes_s: float
+    error: str
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What the doctor found. `engines`: what each says of itself. `seeing`: rules that can judge each engine."""
+
+    sources: list[SourceSaid]
+    engines: dict[str, dict[str, str]]
+    blind: list[Blind]
+    seeing: list[str]
+
+
+async def examine(config: Config, seconds: int) -> Report:
+    """Poll every source once a second, judge as the agent would, and report."""
+    from .agent import build_sources
+    from .pipeline import Pipeline
+    from .sources.poll import Poller
+
+    clock = WallClock()
+    pollers = [Poller(s, config.lanes.timeout_s) for s in build_sources(config, clock, platform.node() or "host")]
+    pollers = [p for p in pollers if p.source.role not in ("spans", "changes")]
+    pipeline = Pipeline(config)
+    said: dict[str, dict[str, str]] = {target.name: {} for target in config.engines}
+    blind: tuple[Blind, ...] = ()
+    try:
+        for second in range(seconds):
+            if second:
+                await asyncio.sleep(1.0)
+            now = clock.now()
+            batches: list[Batch] = list(await asyncio.gather(*(poller.poll(now) for poller in pollers)))
+            blind = pipeline.step(*quantized(float(int(clock.now())), batches)).blind
+            for info in (info for batch in batches for info in batch.info if info.subject.engine):
+                said.setdefault(info.subject.engine, {}).update(info.labels)
+    finally:
+        await asyncio.gather(*(poller.aclose() for poller in pollers), return_exceptions=True)
+    sources = [
+        SourceSaid(
+            p.source.name, p.source.role, p.counts.polls, p.counts.errors,
+            p.counts.busy_s / max(1, p.counts.polls), p.counts.last_error,
+        )
+        for p in pollers
+    ]  # fmt: skip
+    dark = {b.rule for b in blind}
+    return Report(sources, said, list(blind), [stem for stem in pipeline.rules if stem not in dark])
+
+
+def to_json(report: Report) -> str:
+    """The report for machines."""
+    return msgspec.json.encode(report).decode() + "\n"
+
+
+def text(report: Report) -> str:
+    """The report for people."""
+    lines = ["sources"]
+    for s in report.sources:
+        well = s.failed < s.looks
+        what = f"{s.takes_s * 1e3:.1f} ms a look" if well else _printable(s.error)
+        lines.append(f"  {_MARK[well]}  {s.name:<28} {what}")
+    lines += ["", "engines"]
+    for name, facts in report.engines.items():
+        known = [f"{key} {facts[key]}" for key in ("dialect", "version", "model", "max_num_seqs") if facts.get(key)]
+        lines.append(f"  {_printable(name)}: {_printable(', '.join(known)) or 'says nothing of itself'}")
+    lines += ["", "rules"]
+    lines += [f"  ok  {stem}" for stem in report.seeing]
+    for b in report.blind:
+        lines.append(f"  --  {b.rule} ({b.subject}): blind, lacks {'; '.join(b.missing)}")
+        if b.cure:
+            lines.append(f"      {b.cure}")
+    return "\n".join(lines) + "\n"
+
+
+def _printable(words: str) -> str:
+    """Engine-supplied text may hold escape codes: a terminal gets none of them."""
+    return "".join(c if c.isprintable() else "�" for c in words)[:300]

@@ -1,0 +1,235 @@
+"""The command line: one verb each, no logic. Heavy things are imported by the command that needs them.
+
+Exit codes: 0 done, whatever the verdict; 1 only with --check, where an incident was found; 2 wrong usage or input, with a
+message that names the file, line or key.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from . import __version__
+
+if TYPE_CHECKING:
+    from .config import Config
+    from .model import Verdict
+
+
+class Unusable(click.ClickException):
+    """Wrong input: said on stderr, exit code 2."""
+
+    exit_code = 2
+
+
+@contextmanager
+def bad_input() -> Iterator[None]:
+    """Errors that name a file, line or key become a message and exit code 2."""
+    from .capsule import CapsuleError
+    from .config import ConfigError
+    from .sources.capture import CaptureError
+    from .store import StoreError
+
+    try:
+        yield
+    except (CapsuleError, ConfigError, CaptureError, StoreError) as error:
+        raise Unusable(str(error)) from error
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise Unusable(f"{error.filename or ''}: {error.strerror or error}".lstrip(": ")) from error
+
+
+_config_file = click.option(
+    "--config", "config_path", type=click.Path(dir_okay=False), help="A gpuwatch.toml; every key has a default."
+)
+_state_dir = click.option("--state-dir", type=click.Path(file_okay=False), help="Where the agent keeps its state.")
+_json = click.option("--json", "as_json", is_flag=True, help="Machine-readable output, and nothing else, on stdout.")
+_check = click.option("--check", is_flag=True, help="Exit with 1 where an incident was found (info does not count).")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="gpuwatch")
+def main() -> None:
+    """Says why an LLM inference service is slow: the incident, the evidence, what to do, what not to do."""
+
+
+@main.command()
+@click.argument("scenario", default="batch_thrashing")
+@click.option(
+    "--device", default="torch", show_default=True, help="torch (real time) or a modelled device such as h100."
+)
+@click.option("--seed", default=1, show_default=True, help="Seed of the load.")
+@click.option("--out", "out_dir", default="gpuwatch-demo", show_default=True, help="Folder for the files it leaves.")
+@_config_file
+@_json
+def demo(scenario: str, device: str, seed: int, out_dir: str, config_path: str | None, as_json: bool) -> None:
+    """Play a scenario on the bundled engine and diagnose it: engine, load, agent, verdict, postmortem."""
+    from .demo import run_demo
+
+    sys.exit(run_demo(scenario, device, seed, out_dir, as_json, _load(config_path)))
+
+
+@main.command()
+@_config_file
+@click.option("--engine", "engines", multiple=True, metavar="URL", help="An engine to watch; may be given again.")
+@_state_dir
+@click.option("--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning"]))
+def run(config_path: str | None, engines: tuple[str, ...], state_dir: str | None, log_level: str) -> None:
+    """Run the agent: watch engines, name incidents, tell the sinks, serve /metrics and the API."""
+    import asyncio
+
+    from . import logs
+
+    config = _load(config_path, engines, state_dir)
+    logs.set_up(log_level)
+    with bad_input():
+        from .agent import main as run_agent
+
+        asyncio.run(run_agent(config))
+
+
+@main.command()
+@click.argument("source")
+@_config_file
+@_check
+@_json
+def diagnose(source: str, config_path: str | None, check: bool, as_json: bool) -> None:
+    """Diagnose a recording: a capture (a file, or - for stdin) or a capsule."""
+    from .diagnosis import diagnose as diagnose_source
+
+    config = _load(config_path)
+    with bad_input():
+        verdict, notes = diagnose_source(source, config)
+    _say(notes)
+    _tell(verdict, as_json, check)
+
+
+@main.command()
+@click.argument("capsule")
+@_check
+@_json
+def replay(capsule: str, check: bool, as_json: bool) -> None:
+    """Execute a capsule again, tick by tick: the same verdict."""
+    from .diagnosis import replay_capsule, transition_line
+
+    with bad_input():
+        verdict, notes = replay_capsule(capsule, lambda t: None if as_json else click.echo(transition_line(t)))
+    _say(notes)
+    _tell(verdict, as_json, check)
+
+
+@main.command()
+@click.argument("incident", required=False)
+@_config_file
+@_state_dir
+@click.option("--open", "only_open", is_flag=True, help="Only those that are open.")
+@click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 10_000), help="At most this many.")
+@_json
+def incidents(
+    incident: str | None, config_path: str | None, state_dir: str | None, only_open: bool, limit: int, as_json: bool
+) -> None:
+    """List what was found, newest first; with an ID (or its beginning), all that is known of one."""
+    from . import past
+
+    config = _load(config_path, (), state_dir)
+    with bad_input():
+        if incident is None:
+            click.echo(past.listing(config, limit, only_open, as_json), nl=False)
+        else:
+            click.echo(past.one(config, incident, as_json), nl=False)
+
+
+@main.command()
+@click.argument("incident_or_capsule", metavar="ID|CAPSULE")
+@click.option("--out", default="postmortem.html", show_default=True, help="Where to write: .html or .md.")
+@_config_file
+@_state_dir
+def postmortem(incident_or_capsule: str, out: str, config_path: str | None, state_dir: str | None) -> None:
+    """Write the postmortem of an incident (ID) or of a capsule (file)."""
+    from . import past
+    from .report import NoSuchIncidentError
+
+    config = _load(config_path, (), state_dir)
+    with bad_input():
+        try:
+            click.echo(past.postmortem(config, incident_or_capsule, out))
+        except NoSuchIncidentError as error:
+            raise Unusable(f"{incident_or_capsule}: {error}") from error
+
+
+@main.command()
+@click.argument("stem", required=False)
+@_json
+def rules(stem: str | None, as_json: bool) -> None:
+    """List the incident classes; with a STEM, what one needs, its parameters and its neighbours."""
+    from . import rulebook
+
+    try:
+        click.echo(rulebook.show(stem, as_json), nl=False)
+    except KeyError as error:
+        raise Unusable(str(error.args[0])) from error
+
+
+@main.command()
+@_config_file
+@click.option("--engine", "engines", multiple=True, metavar="URL", help="An engine to look at; may be given again.")
+@click.option("--seconds", default=3, show_default=True, type=click.IntRange(1, 60), help="How long to look.")
+@_json
+def doctor(config_path: str | None, engines: tuple[str, ...], seconds: int, as_json: bool) -> None:
+    """Say what is reachable, what engine it is, which rules are blind, and the one change that would help each."""
+    import asyncio
+    import logging
+
+    from . import checkup
+
+    logging.disable(logging.WARNING)  # the report says what the log would
+    config = _load(config_path, engines)
+    if not config.engines:
+        raise click.UsageError("no engine to look at: give --engine URL or --config FILE")
+    with bad_input():
+        report = asyncio.run(checkup.examine(config, seconds))
+    click.echo(checkup.to_json(report) if as_json else checkup.text(report), nl=False)
+
+
+@main.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the shell's completion script: eval "$(gpuwatch completion bash)"."""
+    from click.shell_completion import get_completion_class
+
+    found = get_completion_class(shell)
+    assert found is not None  # click ships these three
+    click.echo(found(main, {}, "gpuwatch", "_GPUWATCH_COMPLETE").source())
+
+
+def _load(path: str | None, engines: tuple[str, ...] = (), state_dir: str | None = None) -> Config:
+    """The configuration with what the command line says on top, checked against the rules."""
+    from msgspec.structs import replace
+
+    from .config import check_rules, load, with_engines
+    from .rules import load_rules
+
+    with bad_input():
+        config = with_engines(load(path), engines)
+        if config.rules or config.muted:
+            check_rules(config, load_rules(), str(path))
+        return replace(config, state_dir=state_dir) if state_dir else config
+
+
+def _tell(verdict: Verdict, as_json: bool, check: bool) -> None:
+    from .verdict import text, to_json
+
+    click.echo(to_json(verdict).decode() + "\n" if as_json else text(verdict), nl=False)
+    if check and any(incident.severity != "info" for incident in verdict.incidents):
+        sys.exit(1)
+
+
+def _say(notes: Any) -> None:
+    """What qualifies an answer goes to stderr: stdout is the answer."""
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
