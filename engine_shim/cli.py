@@ -36,6 +36,7 @@ _HELP = {
     "dtype": "Type of weights and activations; default fp32 on torch, bf16 on a model.",
     "kv_dtype": "Type of the KV cache; on torch always that of the weights.",
     "tensor_parallel": "GPUs of the modelled engine.",
+    "least_step_s": "On torch: seconds that a step takes at least; a small model then stands for a slower device.",
     "memory_ratio": "Share of the modelled device's memory that the engine may use.",
 }
 _CHOICES = {
@@ -55,18 +56,22 @@ class _ServeByDefault(click.Group):
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return ["serve", "simulate"]
+        return ["schedule", "serve", "simulate"]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name == "simulate":  # numpy and the scenario reader are not wanted by the server
-            return _simulate()
+        if cmd_name in _APART:
+            return _apart(cmd_name)
         return super().get_command(ctx, cmd_name)
 
 
-def _simulate() -> click.Command:
+# numpy and the scenario reader are not wanted by the server.
+_APART = {"schedule": "engine_shim.schedule_cli", "simulate": "engine_shim.simulate_cli"}
+
+
+def _apart(name: str) -> click.Command:
     import importlib
 
-    command: click.Command = importlib.import_module("engine_shim.simulate_cli").simulate
+    command: click.Command = getattr(importlib.import_module(_APART[name]), name)
     return command
 
 

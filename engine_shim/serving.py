@@ -5,6 +5,7 @@ The only module that knows all of them. Errors in what was asked for are ValueEr
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -19,6 +20,7 @@ from engine_shim.faults import Faults
 from engine_shim.live_faults import FaultyRunner, arm_outage, faults_from_texts
 from engine_shim.live_gpu import LiveGpu, gpu_uuid
 from engine_shim.llama_config import config_of, read_config, shape_of
+from engine_shim.pacing import LeastStepRunner
 from engine_shim.protocol import ServedModel
 from engine_shim.runners.model import ModelRunner, PacedRunner
 from engine_shim.server import EngineServer, Pages
@@ -86,6 +88,8 @@ def build(options: ServeOptions, changes: Mapping[str, Any], clock: Clock | None
     wait, faults = _Wait(), faults_from_texts(options.fault, clock.now())
     if device is None:
         computing = _torch(options, settings, folder, blocks, clock)
+        if settings.least_step_s:
+            computing.runner = LeastStepRunner(computing.runner, settings.least_step_s, clock, wait)
         if options.fault:
             computing.runner = FaultyRunner(computing.runner, faults, clock, wait)
     else:
@@ -111,6 +115,9 @@ def run(options: ServeOptions, changes: Mapping[str, Any]) -> None:
     """Serve until SIGINT or SIGTERM; prints one line with the address once requests are taken."""
     import uvicorn
 
+    # Torch gives the interpreter away at each operation and must win it back from the event loop; at Python's 5 ms a
+    # decode step would wait longer than it computes.
+    sys.setswitchinterval(0.001)
     serving = build(options, changes)
 
     class Announcing(uvicorn.Server):
@@ -126,6 +133,7 @@ def run(options: ServeOptions, changes: Mapping[str, Any]) -> None:
         port=options.port,
         log_level=options.log_level,
         access_log=False,
+        ws="none",
         timeout_graceful_shutdown=SHUTDOWN_S,
     )
     try:

@@ -43,6 +43,7 @@ class EngineSettings:
     kv_dtype: str = "bf16"
     tensor_parallel: int = 1
     memory_ratio: float = 0.9
+    least_step_s: float = 0.0  # on torch: no step takes less, so that a small model stands for a slower device
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -73,6 +74,8 @@ class EngineSettings:
                 raise ValueError(f"{key} must not be negative; 0 means unset")
         if not 0 <= self.watermark_ratio < 1:
             raise ValueError(f"watermark_ratio must be at least 0 and below 1, not {self.watermark_ratio}")
+        if not 0 <= self.least_step_s <= 10:
+            raise ValueError(f"least_step_s must be between 0 and 10 seconds, not {self.least_step_s}")
         for key in ("kv_pool_ratio", "memory_ratio"):
             if not 0 < getattr(self, key) <= 1:
                 raise ValueError(f"{key} must be above 0 and at most 1, not {getattr(self, key)}")

@@ -23,6 +23,32 @@ def sparkline(values: Sequence[float], width: int, high: float | None = None) ->
     return "".join(_bar(v, top) for v in columns)
 
 
+def column_plot(values: Sequence[float], width: int, height: int, high: float | None = None) -> list[str]:
+    """A plot of `height` lines, top first, each exactly as wide as its columns: eight steps a line.
+
+    `high` is the value of a full column. A column in which nothing is known is blank; a known zero is a thin base.
+    """
+    if width <= 0 or height <= 0 or not len(values):
+        return [""] * max(height, 0)
+    columns = _columns(values, width)
+    top = high if high is not None else max((v for v in columns if not math.isnan(v)), default=0.0)
+    eighths = [_eighths(v, top, height) for v in columns]
+    return ["".join(_cell(e, line) for e in eighths) for line in range(height - 1, -1, -1)]
+
+
+def _eighths(value: float, top: float, height: int) -> int:
+    """Height of a column in eighths of a line; −1 where nothing is known, at least 1 for a known value."""
+    if math.isnan(value):
+        return -1
+    share = min(max(value / top, 0.0), 1.0) if top > 0 else 0.0
+    return max(round(share * height * 8), 1)
+
+
+def _cell(eighths: int, line: int) -> str:
+    inside = min(eighths - line * 8, 8)
+    return _BLOCKS[inside - 1] if inside > 0 else " "
+
+
 def _columns(values: Sequence[float], width: int) -> list[float]:
     """The peak of each column; fewer columns than asked where there are fewer values."""
     count = min(width, len(values))

@@ -1,0 +1,28 @@
+"""The four files of a demo: the capsule, and what its replay says. So `gpuwatch replay run.capsule` says the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..capsule import Capsule
+from ..model import Verdict
+
+CAPSULE = "run.capsule"
+FILES = ("verdict.json", "postmortem.html", "postmortem.md", CAPSULE)
+
+
+def write_files(folder: Path) -> Verdict:
+    """Replay the folder's capsule and write verdict and postmortem beside it. Raises OSError, CapsuleError."""
+    from ..report import collect, write_report
+    from ..verdict import to_json
+
+    capsule = Capsule.open(folder / CAPSULE)
+    header = capsule.header
+    data = collect(
+        capsule.calls(), header.config, capsule.snapshot, capsule=CAPSULE, meta={"clock": header.clock, **header.meta}
+    )
+    part = folder / "verdict.json.part"
+    part.write_bytes(to_json(data.verdict) + b"\n")
+    part.replace(folder / "verdict.json")
+    write_report(data, folder / "postmortem.html", folder / "postmortem.md")
+    return data.verdict
