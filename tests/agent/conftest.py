@@ -1,0 +1,28 @@
+"""A real world to record: the founding case from the bundled engine on a modelled device, played once a session."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpuwatch.quantize import quantized
+from gpuwatch.sources.capture import calls, capture_lines, read_capture
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory):
+    """The capture of a scenario in which an incident opens and another resolves."""
+    path = tmp_path_factory.mktemp("world") / "batch_thrashing.jsonl"
+    command = [sys.executable, "-m", "engine_shim", "simulate", "batch_thrashing", "--device", "h100", "--out", str(path)]
+    subprocess.run(command, check=True, cwd=ROOT, capture_output=True)
+    return path
+
+
+@pytest.fixture(scope="session")
+def world_calls(world):
+    """Its pipeline calls, as a recorder would hand them on."""
+    capture = read_capture(capture_lines(str(world)), str(world))
+    return [quantized(now, batches) for now, batches in calls(capture)]
