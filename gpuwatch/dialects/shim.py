@@ -27,7 +27,7 @@ DIALECT = Dialect(
         "prompt_tokens_total": take("prompt_tokens_total"),
         "generated_tokens_total": take("generation_tokens_total"),
         "recomputed_tokens_total": take("recomputed_tokens_total"),
-        "steps_total": take("steps"),
+        "steps_total": take("steps_total", "steps"),
         "process_start_seconds": take("process_start_time_seconds", bare=True, across="max"),
     },
     histograms={

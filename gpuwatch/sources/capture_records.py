@@ -147,15 +147,11 @@ def float_columns(cols: Mapping[str, Sequence[Any]]) -> dict[str, Floats]:
 
 
 def request_hashes(values: Sequence[int | float | str | None]) -> np.typing.NDArray[np.uint64]:
-    """Hashes as uint64: whole numbers or hex strings. ValueError for anything else."""
-    return np.array([_hash(value) for value in values], np.uint64)
-
-
-def _hash(value: float | str | None) -> int:
-    number = int(value, 16) if isinstance(value, str) else value
-    if number is None or number != int(number) or not 0 <= number < 1 << 64:
-        raise ValueError(f"not a request hash: {value!r}")
-    return int(number)
+    """Hashes as uint64: whole numbers or hex strings. ValueError or OverflowError for anything else."""
+    numbers = [int(value, 16) if isinstance(value, str) else value for value in values]
+    if any(type(number) is not int for number in numbers):
+        raise ValueError("a request hash is a whole number or a hex string")
+    return np.array(numbers, np.uint64)
 
 
 def spans_of(subject: Subject, source: str, cols: SpanColumns) -> tuple[Spans, int]:

@@ -23,15 +23,21 @@ _LIVE_S = 10.0
 
 
 class StepsSource:
-    """Follows one ring file. `subject` names the engine and rank that it belongs to; times are unix seconds."""
+    """Follows one ring file. `subject` names the engine and rank that it belongs to; times are unix seconds.
+
+    An `optional` ring may come later or never: as long as there has been no file, its absence is no error.
+    """
 
     role = "steps"
 
-    def __init__(self, path: str | Path, subject: Subject, clock: Clock, hertz: float = 5.0) -> None:
+    def __init__(
+        self, path: str | Path, subject: Subject, clock: Clock, hertz: float = 5.0, optional: bool = False
+    ) -> None:
         self.name = f"steps:{subject.engine}/{subject.rank}"
         self.subject = subject
         self.interval_s = 1 / hertz
         self._path = Path(path)
+        self._optional = optional
         self._clock = clock
         self._ring: RingFile | None = None
         self._last = 0
@@ -57,6 +63,8 @@ class StepsSource:
         events: list[Event] = []
         info: list[Info] = []
         dropped = 0
+        if self._optional and self._ring is None and not self._path.exists():
+            return Batch(self.name, self.role, self.subject, now)
         if self._replaced():
             fresh = RingFile(str(self._path))
             dropped += self._take_rest(frames, now)
