@@ -14,7 +14,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpuwatch.rules import Rule
 
 REPOSITORY = Path(__file__).parents[1]
 SCHEMA = REPOSITORY / "docs" / "verdict.schema.json"
@@ -27,10 +30,17 @@ def classes() -> str:
     from gpuwatch.rules import load_rules
 
     rows = (
-        f"| [`{r.stem}`](runbooks/{r.stem}.md) | {r.family} | {r.title} | {', '.join(f'`{n}`' for n in r.needs)} |"
+        f"| [`{r.stem}`](runbooks/{r.stem}.md) | {r.family} | {_meaning(r)} | {', '.join(f'`{n}`' for n in r.needs)} |"
         for r in load_rules().values()
     )
     return _table(("class", "family", "what it means", "needs"), rows)
+
+
+def _meaning(rule: Rule) -> str:
+    """The first sentence of the rule's module, without its name."""
+    said = sys.modules[rule.check.__module__].__doc__ or rule.title
+    sentence = " ".join(said.split("\n\n")[0].split()).split(": ", 1)[-1]
+    return _cell(sentence[0].upper() + sentence[1:].rstrip("."))
 
 
 def signals() -> str:
@@ -46,7 +56,7 @@ def engine_settings() -> str:
     from engine_shim.cli import serve
     from engine_shim.settings import EngineSettings
 
-    said = {option.name: option.help.split(" [default")[0] for option in serve.params}
+    said = {option.name: (option.help or "").split(" [default")[0] for option in serve.params}
     rows = (f"| `{f.name}` | `{json.dumps(f.default)}` | {said[f.name]} |" for f in dataclasses.fields(EngineSettings))
     return _table(("key", "default", "meaning"), rows)
 
@@ -80,9 +90,14 @@ def _command(name: str, command: Any) -> Iterator[str]:
     yield f"### `{name}{' ' + arguments if arguments else ''}`\n"
     yield (command.help or "").split("\n\n")[0].replace("\n", " ").strip() + "\n"
     options = [p.get_help_record(context) for p in command.params if isinstance(p, click.Option)]
-    rows = [f"| `{flags}` | {' '.join(text.split())} |" for flags, text in filter(None, options)]
+    rows = [f"| `{_cell(flags)}` | {_cell(text)} |" for flags, text in filter(None, options)]
     if rows:
-        yield _table(("option", "meaning"), (row.replace("[", "\\[") for row in rows))
+        yield _table(("option", "meaning"), iter(rows))
+
+
+def _cell(text: str) -> str:
+    """One line without a column's end in it."""
+    return " ".join(text.split()).replace("|", "\\|")
 
 
 def _table(head: tuple[str, ...], rows: Iterator[str]) -> str:
@@ -128,7 +143,9 @@ def refresh_outputs() -> None:
 
     def ran(found: re.Match[str]) -> str:
         program, *arguments = found[2].split()
-        done = subprocess.run([programs / program, *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [programs / program, *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=True
+        )
         return f"{found[1]}{done.stdout.rstrip()}\n{found[3]}"
 
     readme = REPOSITORY / "README.md"

@@ -193,6 +193,16 @@ def test_every_runbook_has_the_seven_headings_in_order(file: Path):
         assert len(section.splitlines()) > 2, section.splitlines()[0]
 
 
+@by_stem([*RUNBOOKS, REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md"])
+def test_pages_name_commands_that_exist(file: Path):
+    """A command that an on-call types from a page answers."""
+    from gpuwatch.cli import main
+
+    text = file.read_text()
+    code = "\n".join(re.findall(r"```bash\n(.*?)```", text, re.DOTALL) + re.findall(r"`([^`\n]+)`", text))
+    assert set(re.findall(r"(?:^|/)gpuwatch ([a-z]+)\b", code, re.MULTILINE)) <= set(main.commands)
+
+
 @by_stem(RUNBOOKS)
 def test_every_query_of_a_runbook_parses(file: Path):
     for query in queries_of_runbook(file.read_text()):

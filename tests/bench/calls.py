@@ -31,6 +31,8 @@ def calls(scenario: str, seed: int = 1, device: str = "h100", mode: str = "full"
 
 
 def _read(stream: bytes) -> Iterator[Call]:
-    from gpuwatch.sources.capture import read_calls
+    from gpuwatch.sources.capture import calls as calls_of
+    from gpuwatch.sources.capture import read_capture
 
-    yield from read_calls(io.BytesIO(stream))
+    for now, batches in calls_of(read_capture(io.BytesIO(stream))):
+        yield now, tuple(batches)

@@ -26,17 +26,16 @@ def alone() -> Row:
 
 def with_agent() -> Row:
     """The same and the pipeline on what it shows, read back from the stream."""
-    from gpuwatch.sources.capture import read_calls
-
     from gpuwatch.config import Config
     from gpuwatch.pipeline import Pipeline
+    from gpuwatch.sources.capture import calls, read_capture
 
     scenario = load_scenario(SCENARIOS / f"{SCENARIO}.toml", "h100")
     stream = world(SCENARIO)
 
     def agent() -> None:
         pipeline = Pipeline(Config())
-        for now, batches in read_calls(io.BytesIO(stream)):
+        for now, batches in calls(read_capture(io.BytesIO(stream))):
             pipeline.step(now, batches)
 
     engine_s, agent_s = _cpu(partial(_play, 1)), min(_cpu(agent) for _ in range(3))
