@@ -139,12 +139,15 @@ def outdated() -> list[Path]:
 
 def refresh_outputs() -> None:
     """Run the commands whose output the README shows, and put what they print in its place."""
-    programs = Path(sys.executable).parent
+    programs = {
+        "python": [sys.executable],
+        "gpuwatch": [sys.executable, "-c", "from gpuwatch.cli import main; main()"],  # what the installed script does
+    }
 
     def ran(found: re.Match[str]) -> str:
         program, *arguments = found[2].split()
         done = subprocess.run(
-            [programs / program, *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=True
+            [*programs[program], *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=True
         )
         return f"{found[1]}{done.stdout.rstrip()}\n{found[3]}"
 

@@ -20,9 +20,9 @@ from pathlib import Path
 import psutil
 
 from tests.bench.row import Row
+from tests.bench.start import GPUWATCH
 
 REQUESTS_PER_S, WATCH_S, SETTLE_S = 25, 15.0, 5.0
-GPUWATCH = Path(sys.executable).with_name("gpuwatch")
 
 
 def cpu() -> Row:
@@ -62,7 +62,7 @@ def _beside_a_loaded_engine() -> tuple[float, float, float]:
         stack.enter_context(_running(engine))
         _wait(lambda: _answers(engine_port, "/health"))
         begun = time.perf_counter()
-        agent = [str(GPUWATCH), "run", "--config", str(home / "gpuwatch.toml"), "--state-dir", str(home / "state")]
+        agent = [*GPUWATCH, "run", "--config", str(home / "gpuwatch.toml"), "--state-dir", str(home / "state")]
         process = stack.enter_context(_running(agent))
         _wait(lambda: b"\ngpuwatch_req_running{" in _page(agent_port))
         first_s = time.perf_counter() - begun
