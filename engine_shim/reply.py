@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from starlette.types import Receive, Scope, Send
 
 from engine_shim.answers import DONE, Answer, event
-from engine_shim.generation import Generation
+from engine_shim.generation import Generation, Progress
 from engine_shim.protocol import ApiError
 
 EVENT_STREAM = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
@@ -55,6 +55,7 @@ class Reply:
             while (await receive())["type"] != "http.disconnect":
                 pass
             self._abort(request_id)
+            self._generation.put(Progress("", 0, "abort"))  # a hung engine must not keep the handler too
 
         watcher = asyncio.create_task(watch())
         try:
