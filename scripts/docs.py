@@ -2,7 +2,7 @@
 
 A page holds blocks between `<!-- generated: NAME -->` and `<!-- end -->`; what stands between is replaced. The schema of
 the verdict is a file of its own. A test runs the check. What a command printed (`<!-- output of: COMMAND -->` and a text
-block) is renewed by `--outputs` only, because those commands take minutes and print what was measured.
+block; `· from: WORD` leaves out what comes before) is renewed by `--outputs` only: it takes minutes, and shows measurements.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 REPOSITORY = Path(__file__).parents[1]
 SCHEMA = REPOSITORY / "docs" / "verdict.schema.json"
 _BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-_OUTPUT = re.compile(r"(<!-- output of: ([^>]*) -->\n```text\n).*?(```)", re.DOTALL)
+_OUTPUT = re.compile(r"(<!-- output of: ([^>]*?)(?: · from: (\w+))? -->\n```text\n).*?(```)", re.DOTALL)
 
 
 def classes() -> str:
@@ -149,7 +149,9 @@ def refresh_outputs() -> None:
         done = subprocess.run(
             [*programs[program], *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=True
         )
-        return f"{found[1]}{done.stdout.rstrip()}\n{found[3]}"
+        lines = done.stdout.rstrip().splitlines()
+        first = next((i for i, line in enumerate(lines) if found[3] and line.startswith(found[3])), 0)
+        return "\n".join([found[1].rstrip("\n"), *lines[first:], found[4]])
 
     readme = REPOSITORY / "README.md"
     readme.write_text(_OUTPUT.sub(ran, readme.read_text("utf-8")), "utf-8")
