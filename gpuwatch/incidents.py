@@ -41,6 +41,8 @@ HARM_GRACE_S = 15.0
 """Harm felt this recently still counts: its measures lag by a window."""
 UNKNOWN_AFTER_S = 45.0
 RECURRENT_UNKNOWN_AFTER_S = 20.0
+TOGETHER_S = 120.0
+"""An episode that ended so shortly before its cause was named belongs to it."""
 AFTERMATH_S = 120.0
 """So long may the backlog of an incident that is over make requests late; it is no incident of its own."""
 EASED_AFTER_S = 60.0
@@ -190,7 +192,8 @@ class Tracker:
                 o.symptoms[stem] = Symptom(stem, symptom.onset_at, symptom.finding.summary)
             said = self._incident(symptom, j, rules, resolved_at=j.window.now)
             out.append(Transition("resolved", j.window.now, _linked(said, explained_by=o.id)))
-        for incident in [i for i in self.closed if i.rule in explains and (i.resolved_at or 0.0) >= o.onset_at]:
+        near = o.onset_at - TOGETHER_S
+        for incident in [i for i in self.closed if i.rule in explains and (i.resolved_at or 0.0) >= near]:
             self.closed.remove(incident)
             if incident.rule != "unknown":
                 o.symptoms[incident.rule] = Symptom(incident.rule, incident.onset_at, incident.summary)
