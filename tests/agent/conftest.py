@@ -16,7 +16,17 @@ ROOT = Path(__file__).parents[2]
 def world(tmp_path_factory):
     """The capture of a scenario in which an incident opens and another resolves."""
     path = tmp_path_factory.mktemp("world") / "batch_thrashing.jsonl"
-    command = [sys.executable, "-m", "engine_shim", "simulate", "batch_thrashing", "--device", "h100", "--out", str(path)]
+    command = [
+        sys.executable,
+        "-m",
+        "engine_shim",
+        "simulate",
+        "batch_thrashing",
+        "--device",
+        "h100",
+        "--out",
+        str(path),
+    ]
     subprocess.run(command, check=True, cwd=ROOT, capture_output=True)
     return path
 
@@ -26,3 +36,9 @@ def world_calls(world):
     """Its pipeline calls, as a recorder would hand them on."""
     capture = read_capture(capture_lines(str(world)), str(world))
     return [quantized(now, batches) for now, batches in calls(capture)]
+
+
+@pytest.fixture
+def anyio_backend():
+    """The agent runs on asyncio."""
+    return "asyncio"

@@ -1,8 +1,6 @@
 """The journal loses nothing that was recorded: not at kill -9, not on a full disk, not to a torn tail."""
 
-import contextlib
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -15,6 +13,7 @@ from gpuwatch.config import Config
 from gpuwatch.journal import Journal
 from gpuwatch.recorder import Recorder
 from tests.agent.builders import START, page_batch
+from tests.agent.disk import disk_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -124,17 +123,6 @@ def test_old_and_surplus_segments_go_and_are_counted(tmp_path):
     size = Journal(tmp_path, keep_bytes=1)
     size.tidy(START + 400)
     assert size.counts["cut_segments"] > 0
-
-
-@contextlib.contextmanager
-def disk_of(limit):
-    """No file of this process may grow beyond `limit` bytes: write(2) fails half-way, as on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_full_disk_costs_its_own_time_and_recording_resumes(tmp_path):
