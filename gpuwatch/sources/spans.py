@@ -154,8 +154,8 @@ def _requests(spans: Sequence[RawSpan], keys: Sequence[int]) -> _Part:
     return part | {
         "request": np.array(keys, np.uint64),
         "stage": np.full(len(spans), _STAGE["request"], np.uint8),
-        "start": np.array([span.start_ns for span in spans], np.float64) * 1e-9,
-        "end": np.array([span.end_ns for span in spans], np.float64) * 1e-9,
+        "start": np.array([span.start_ns for span in spans], np.float64) / 1e9,
+        "end": np.array([span.end_ns for span in spans], np.float64) / 1e9,
         "outcome": np.array([_outcome(span) for span in spans], np.uint8),
     }
 
@@ -167,8 +167,8 @@ def _children(spans: Sequence[RawSpan], keys: Sequence[int], parents: Sequence[i
     return part | {
         "request": np.array(keys, np.uint64),
         "stage": np.array([_STAGE[span.name] for span in spans], np.uint8),
-        "start": np.array([span.start_ns for span in spans], np.float64) * 1e-9,
-        "end": np.array([span.end_ns for span in spans], np.float64) * 1e-9,
+        "start": np.array([span.start_ns for span in spans], np.float64) / 1e9,
+        "end": np.array([span.end_ns for span in spans], np.float64) / 1e9,
         "outcome": np.zeros(len(spans), np.uint8),
     }
 

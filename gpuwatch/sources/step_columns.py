@@ -17,8 +17,10 @@ SOURCE = "steps"
 
 
 def step_frame(subject: Subject, columns: Mapping[str, Floats], block_tokens: float = math.nan) -> Frame | None:
-    """A frame of completed steps; None where there are none. KeyError without `ended_at`."""
-    ended = columns["ended_at"]
+    """A frame of completed steps; None where there are none. ValueError without `ended_at`."""
+    ended = columns.get("ended_at")
+    if ended is None:
+        raise ValueError("no column ended_at")
     if not len(ended):
         return None
     signals = {signal: columns[field] for field, signal in STEP_SIGNALS.items() if field in columns}
