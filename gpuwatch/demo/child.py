@@ -59,12 +59,22 @@ class Child:
         self._errors.seek(max(self._errors.tell() - _TAIL_BYTES, 0))
         return self._errors.read().decode("utf-8", "replace").strip()
 
+    @property
+    def ended(self) -> bool:
+        """Whether the process is gone."""
+        return self.process.poll() is not None
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.stop()
         self._errors.close()
+
+
+def problem_in(complaint: str) -> str:
+    """What a command line's complaint says, without the usage around it."""
+    return complaint.rpartition("Error: ")[2].strip()
 
 
 def _die_with(parent: int) -> None:

@@ -46,7 +46,7 @@ class Load:
         self.counts: Counter[str] = Counter()
 
     async def play(self) -> None:
-        """Send every request at its time; ends when the last one has been sent. Cancel it to stop all of them."""
+        """Send every request at its time; ends when the last answer has been read. Cancel it to drop all of them."""
         start = self._now()
         flying: set[asyncio.Task[None]] = set()
         try:
@@ -58,6 +58,7 @@ class Load:
                 task = asyncio.create_task(self._request(arrival))
                 flying.add(task)
                 task.add_done_callback(flying.discard)
+            await asyncio.gather(*flying)
         finally:
             for task in flying:
                 task.cancel()

@@ -14,7 +14,7 @@ from ..capsule import CapsuleWriter
 from ..config import Config
 from ..model import Batch
 from ..quantize import quantized
-from .child import Child
+from .child import Child, problem_in
 from .files import CAPSULE
 from .interrupts import Interrupts
 from .problem import DemoError
@@ -58,10 +58,10 @@ def _watch(engine: Child, pipeline: Pipeline, writer: CapsuleWriter, stage: Stag
                 with interrupts.held():
                     _second(now, batches, pipeline, writer, stage)
         except CaptureError as error:
-            raise DemoError(engine.complaint() or str(error)) from error
+            raise DemoError(problem_in(engine.complaint()) or str(error)) from error
         code = engine.process.wait()
         if code or not capture.complete:
-            raise DemoError(engine.complaint() or f"the engine's stream was cut short (exit code {code})")
+            raise DemoError(problem_in(engine.complaint()) or f"the engine's stream was cut short (exit code {code})")
 
 
 def _second(now: float, batches: Sequence[Batch], pipeline: Pipeline, writer: CapsuleWriter, stage: Stage) -> None:

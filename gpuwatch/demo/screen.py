@@ -12,7 +12,7 @@ import re
 import shutil
 from typing import Protocol, TextIO
 
-from .panel import Moment, Plots, panel, plain_line
+from .panel import Moment, Plots, panel, plain_line, safe
 
 _FRAME_S = 0.1
 _PLAIN_EVERY_S = 10.0
@@ -24,6 +24,9 @@ class Screen(Protocol):
 
     def show(self, moment: Moment, wall: float) -> None:
         """Show one second, or keep it for a later frame."""
+
+    def say(self, text: str) -> None:
+        """Tell something that is not a second: what is being started, or waited for."""
 
     def close(self) -> None:
         """Leave the screen as a shell expects it."""
@@ -64,6 +67,12 @@ class TerminalScreen:
             self._drawn_at = wall
             self._draw(moment)
 
+    def say(self, text: str) -> None:
+        """A line above the panel."""
+        self.close()
+        self._stream.write(f"{safe(text)}\n")
+        self._stream.flush()
+
     def close(self) -> None:
         """Draw the last second, whatever the frame rate, and leave the cursor below the panel."""
         if self._moment is not None:
@@ -95,7 +104,7 @@ class PlainScreen:
         self._stream = stream
         self._shown_at = -math.inf
         self._open: frozenset[str] = frozenset()
-        self._say(title)
+        self.say(title)
 
     def show(self, moment: Moment, wall: float) -> None:
         """Print the second where ten have passed since the last line, or where what is open has changed."""
@@ -103,12 +112,13 @@ class PlainScreen:
         if moment.now - self._shown_at >= _PLAIN_EVERY_S or now_open != self._open:
             self._shown_at = moment.now
             self._open = now_open
-            self._say(plain_line(moment))
+            self.say(plain_line(moment))
 
     def close(self) -> None:
         """Nothing is left to do."""
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
+        """One line, in the stream's own encoding."""
         encoding = self._stream.encoding or "utf-8"
         self._stream.write(text.encode(encoding, "replace").decode(encoding) + "\n")
         self._stream.flush()

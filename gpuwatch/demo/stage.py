@@ -45,6 +45,10 @@ class Stage:
         )
         self._screen.show(moment, wall_s)
 
+    def say(self, text: str) -> None:
+        """Tell what is being started, or waited for."""
+        self._screen.say(text)
+
     def close(self) -> None:
         """Leave the screen."""
         self._screen.close()

@@ -1,4 +1,4 @@
-"""Stage bars: one row a request on the shared time axis, so that one sees who waited while whom was served."""
+"""Stage bars: one row a request on a common time axis, so that one sees who waited while whom was served."""
 
 from __future__ import annotations
 
@@ -26,13 +26,18 @@ class Block(msgspec.Struct, frozen=True):
 
 
 class BarRow(msgspec.Struct, frozen=True):
-    """One request as drawn: `side` is where its words fit, after or before the bar."""
+    """One request as drawn, and its numbers in words."""
 
     id: str
     words: str
     blocks: tuple[Block, ...]
-    side: str
-    edge: float
+
+
+def bar_frame(requests: Sequence[RequestBar]) -> TimeFrame:
+    """The time axis of the bars: from the first arrival to the last end, with a little air."""
+    first, last = min(r.start for r in requests), max(r.end for r in requests)
+    air_s = max((last - first) * 0.02, 0.1)
+    return TimeFrame(first - air_s, last + air_s)
 
 
 def bar_rows(requests: Sequence[RequestBar], frame: TimeFrame) -> tuple[BarRow, ...]:
@@ -52,20 +57,13 @@ def _row(request: RequestBar, frame: TimeFrame) -> BarRow:
         )
         for s in request.segments
     )
-    end = frame.share(request.end) * 100
-    after = end < 66
-    return BarRow(
-        request.id,
-        request_words(request),
-        blocks,
-        "after" if after else "before",
-        round(end if after else 100 - frame.share(request.start) * 100, 2),
-    )
+    return BarRow(request.id, request_words(request), blocks)
 
 
 def request_words(request: RequestBar) -> str:
     """`first token after 41 s · 24,000 → 128 tokens`, with what is known."""
-    first = "no first token" if request.ttft_s is None else f"first token after {duration(request.ttft_s)}"
-    lengths = f"{plain(request.prompt_tokens)} → {plain(request.output_tokens)} tokens"
+    first = "no first token yet" if request.ttft_s is None else f"first token after {duration(request.ttft_s)}"
+    answer = "" if request.outcome == "in flight" else f" → {plain(request.output_tokens)}"
+    lengths = f"{plain(request.prompt_tokens)}{answer} tokens"
     ending = f" · {request.outcome}" if request.outcome in {"abort", "error", "rejected", "in flight"} else ""
     return f"{first} · {lengths}{ending}"

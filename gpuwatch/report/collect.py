@@ -13,7 +13,7 @@ import numpy as np
 
 from ..config import Config
 from ..model import Batch, Floats, Incident, Subject, Verdict
-from .data import Gap, ReportData, Series
+from .data import Gap, ReportData, RequestBar, Series
 from .plots import PLOTS
 from .request_spans import in_flight, trailing_p95
 from .sampling import GPU_SIGNALS, EngineLog, Sampler
@@ -91,9 +91,9 @@ def compose(
     series = _series(sampler, log, at, from_at, until_at)
     requests = log.spans.slowest(*_harm_span(incident, from_at, until_at), SLOWEST)
     if log.live is not None and log.live.at >= until_at - 15.0:
-        open_ones = in_flight(log.live, SLOWEST // 2)
-        longest = {r.id: r for r in [*requests[: SLOWEST - len(open_ones)], *open_ones]}
-        requests = list(longest.values())
+        told = {r.id for r in requests}
+        requests += [r for r in in_flight(log.live) if r.id not in told]
+        requests = sorted(requests, key=_waited_s, reverse=True)[:SLOWEST]
     return ReportData(
         verdict=verdict,
         incident=incident,
@@ -112,6 +112,11 @@ def compose(
         cut={what: n for what, n in {**sampler.cut, "spans": log.spans.cut}.items() if n},
         ticks=len(at),
     )
+
+
+def _waited_s(request: RequestBar) -> float:
+    """Seconds to the first token; so far, where there is none yet."""
+    return request.end - request.start if request.ttft_s is None else request.ttft_s
 
 
 def choose(verdict: Verdict, incident_id: str | None) -> Incident | None:
@@ -188,7 +193,7 @@ def _ttft(log: EngineLog, at: Floats) -> tuple[Floats, str]:
     """P95 over 30 s from spans, at the time of the first token; from the page's histogram where there are none."""
     if len(log.spans):
         first_at, took_s = log.spans.first_tokens()
-        return trailing_p95(first_at, took_s, at), f"spans ({', '.join(log.spans.sources)})"
+        return trailing_p95(first_at, took_s, at), ", ".join(log.spans.sources)
     return _aligned(np.array(log.ttft.values), log.began, len(at)), f"histogram ({log.ttft.source})"
 
 

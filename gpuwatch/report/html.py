@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from .. import __version__
-from .bars import STAGE_COLOURS, bar_rows
+from .bars import STAGE_COLOURS, bar_frame, bar_rows
 from .chart import Chart, svg
 from .data import ReportData
 from .plots import charts, time_frame
+from .scales import time_ticks
 from .strips import strips
 from .view import view
 from .words import duration, quantity
@@ -48,7 +49,8 @@ def render_html(data: ReportData) -> str:
         _Figure(c.title, c.note, _keys(c), Markup(svg(c, frame, named=i == 0)))  # noqa: S704  (escaped in chart.py)
         for i, c in enumerate(charts(data))
     )
-    rows = bar_rows(data.requests, frame)
+    axis = bar_frame(data.requests) if data.requests else frame
+    rows = bar_rows(data.requests, axis)
     seen = {b.stage for r in rows for b in r.blocks}
     known = [s for s in STAGE_COLOURS if s in seen]
     stages = [(s, STAGE_COLOURS.get(s, "calm")) for s in [*known, *sorted(seen - STAGE_COLOURS.keys())]]
@@ -62,6 +64,10 @@ def render_html(data: ReportData) -> str:
             strips=strips(data.states, frame),
             charts=figures,
             rows=rows,
+            bar_ticks=[
+                (round(axis.share(at) * 100, 2), label) for at, label in time_ticks(axis.from_at, axis.until_at)
+            ],
+            marks=[(round(frame.share(m.at) * 100, 2), m.label) for m in frame.marks],
             stages=stages,
             version=__version__,
         )

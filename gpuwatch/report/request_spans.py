@@ -105,17 +105,18 @@ class SpanLog:
         )
 
 
-def in_flight(live: LiveRequests, count: int) -> list[RequestBar]:
-    """The oldest requests that were still in flight: one open segment each, of the stage that they were in.
+def in_flight(live: LiveRequests) -> list[RequestBar]:
+    """The requests that were still without a first token: one open segment each.
 
-    In a queue a request has been all the time; a later stage says nothing about when the earlier ones ended, so its bar
-    is drawn as the whole of the request.
+    One that is queued has been so all the time; of a later stage nothing says when the earlier ones ended.
     """
     out = []
-    for i in np.argsort(live.arrived_at, kind="stable")[:count]:
-        stage = LIVE_STAGES.get(int(live.stage[i]), "request") if not math.isnan(live.stage[i]) else "request"
-        arrived, generated = float(live.arrived_at[i]), float(live.generated_tokens[i])
-        segment = Segment(stage if stage == "queue" else "request", arrived, live.at, open=True)
+    for i in np.argsort(live.arrived_at, kind="stable"):
+        generated, stage = float(live.generated_tokens[i]), float(live.stage[i])
+        if generated > 0 or math.isnan(stage):
+            continue
+        queued = LIVE_STAGES.get(int(stage)) == "queue"
+        arrived = float(live.arrived_at[i])
         out.append(
             RequestBar(
                 f"{int(live.request[i]):016x}",
@@ -123,9 +124,9 @@ def in_flight(live: LiveRequests, count: int) -> list[RequestBar]:
                 live.at,
                 None,
                 _or_none(float(live.prompt_tokens[i])),
-                _or_none(generated),
+                None,
                 "in flight",
-                (segment,),
+                (Segment("queue" if queued else "in flight", arrived, live.at, open=True),),
             )
         )
     return out

@@ -119,7 +119,8 @@ def view(data: ReportData) -> View:
 def evidence_row(e: Evidence) -> EvidenceRow:
     """One piece of evidence as text, with the unit of its signal."""
     unit = unit_of(e.signal)
-    limit = f"{e.op} {quantity(e.limit, unit)}".strip() if e.limit is not None else ""
+    op = {">=": "≥", "<=": "≤"}.get(e.op, e.op)
+    limit = f"{op} {quantity(e.limit, unit)}".strip() if e.limit is not None else ""
     return EvidenceRow(
         e.signal, quantity(e.observed, unit), limit, duration(e.window_s) if e.window_s else "", e.source
     )
@@ -234,7 +235,8 @@ def _culprits(incident: Incident | None) -> tuple[str, ...]:
     if incident is None:
         return ()
     return tuple(
-        f"{c.kind} {c.id} holds {percent(c.share)}" + (f" ({c.detail})" if c.detail else "") for c in incident.culprits
+        f"{c.kind} {c.id}: " + (f"{c.detail}, " if c.detail else "") + f"share {percent(c.share)}"
+        for c in incident.culprits
     )
 
 

@@ -92,12 +92,12 @@ def since(at: float, zero: float) -> str:
 
 
 def unit_of(signal: str) -> str:
-    """The unit of a signal: the catalogue's, or what the suffix of a derived name says, or ""."""
+    """The unit of a signal: the catalogue's, or what a derived name ends in (`_s`, `(seconds)`, …), or ""."""
     known = CATALOG.get(signal)
     if known is not None:
         return known.unit
     for suffix, unit in _SUFFIX_UNITS:
-        if signal.endswith(suffix):
+        if signal.endswith((suffix, f"({suffix[1:]})")):
             return unit
     return ""
 
