@@ -15,6 +15,10 @@ from engine_shim.request import Request
 from engine_shim.step import StepPlan
 
 PIECE_TOKENS = 512
+# Gathered keys that are attended to in one call: on a CPU they should stay in its cache (measured: 64 sequences of 400
+# tokens decode twice as fast as in one piece).
+CPU_GATHER_TOKENS = 2048
+UNLIMITED = 1 << 62
 # Sequences of up to so many blocks share a bucket: below it, padding is cheaper than another attention call.
 SMALLEST_BUCKET_BLOCKS = 32
 
@@ -38,6 +42,7 @@ class _BatchBuilder:
     def __init__(self, block_tokens: int, device: torch.device) -> None:
         self._block_tokens = block_tokens
         self._device = device
+        self._gather_tokens = CPU_GATHER_TOKENS if device.type == "cpu" else UNLIMITED
         self._rows = 0
         self._ids: list[int] = []
         self._positions: list[Tensor] = []
@@ -49,10 +54,14 @@ class _BatchBuilder:
         buckets: dict[int, list[int]] = {}
         for index, request in enumerate(plan.decode):
             buckets.setdefault(_bucket(request, self._block_tokens), []).append(index)
-        for _, indexes in sorted(buckets.items()):
-            for row, index in enumerate(indexes, start=self._rows):
-                sampled[index] = row
-            self._add_decodes([plan.decode[index] for index in indexes])
+        for _, bucket in sorted(buckets.items()):
+            longest = max(plan.decode[index].total_tokens for index in bucket)
+            at_once = max(1, self._gather_tokens // longest)
+            for first in range(0, len(bucket), at_once):
+                indexes = bucket[first : first + at_once]
+                for row, index in enumerate(indexes, start=self._rows):
+                    sampled[index] = row
+                self._add_decodes([plan.decode[index] for index in indexes])
         for request, chunk_tokens in plan.prefill:
             self._add_prefill(request, chunk_tokens)
             if completes_prefill(request, chunk_tokens):
