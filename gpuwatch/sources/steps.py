@@ -40,7 +40,7 @@ class StepsSource:
         self._optional = optional
         self._clock = clock
         self._ring: RingFile | None = None
-        self._last = 0
+        self._last: int | None = None  # slot; None before the first look at a file
         self._torn: int | None = None
         self._generation = -1
         self._table_at = -math.inf
@@ -105,7 +105,7 @@ class StepsSource:
         if self._ring is not None:
             self._ring.close()
         self._ring = fresh
-        self._last, self._torn, self._generation = 0, None, -1
+        self._last, self._torn, self._generation = None, None, -1
         labels = dict(fresh.info)
         labels["pid"] = fresh.pid
         facts, _ = canonical_facts(labels)
@@ -118,9 +118,10 @@ class StepsSource:
             return 0
         lost = 0
         while True:
-            steps = self._ring.completed(self._last)
-            lost += steps.lapped if self._last else 0
-            self._append(frames, steps, now, whole=self._last > 0)
+            followed = self._last is not None
+            steps = self._ring.completed(self._last or 0)
+            lost += steps.lapped if followed else 0
+            self._append(frames, steps, now, whole=followed)
             self._last = steps.last
             if steps.torn is None or steps.torn != self._torn:
                 self._torn = steps.torn  # tried again at the next poll
