@@ -119,6 +119,10 @@ class Pipeline:
         states = sorted(self.states.values(), key=lambda s: (s.subject.engine != worst, s.subject))
         return Verdict(1, found, states[0] if states else None, self.blind, tuple(self.seen.values()))
 
+    def window(self, subject: Subject) -> Window:
+        """What a rule may ask of an engine as of the last call. KeyError for an engine that was never seen."""
+        return self._window(self.memory[subject.key])
+
     def slo_counts(self, subject: Subject) -> tuple[float, float]:
         """(requests, requests within the TTFT objective) since the start; cumulative."""
         total, good = self.slo.get(subject.key, [0.0, 0.0])
