@@ -147,7 +147,7 @@ class OpenStep(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Something that happened: restart, version, arguments, change, maintenance, clock, xid, journal_cut."""
+    """Something that happened: restart, ambiguous, version, arguments, change, maintenance, clock, xid, journal_cut."""
 
     subject: Subject
     at: float

@@ -28,7 +28,7 @@ ENGINE_SIGNALS: tuple[str, ...] = tuple(
 
 FAST_SIGNALS: tuple[str, ...] = (
     "req_running", "req_waiting", "kv_usage_ratio", "head_wait_seconds", "waiting_fit", "steps_total",
-    "req_finished_total", "req_rejected_total", "req_preempted_total", "prompt_tokens_total",
+    "req_arrived_total", "req_finished_total", "req_rejected_total", "req_preempted_total", "prompt_tokens_total",
     "generated_tokens_total", "recomputed_tokens_total",
 )  # fmt: skip
 """What the fast lane asks for: a handful of gauges and counters, cheap for the engine to render."""

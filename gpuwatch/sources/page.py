@@ -192,7 +192,7 @@ def _signals(sums: Sequence[Sums], raw: Sequence[float]) -> tuple[dict[str, floa
     return values, bad
 
 
-_FAST = frozenset((*FAST_SIGNALS, "req_arrived_total"))
+_FAST = frozenset(FAST_SIGNALS)
 
 
 def _frames(subject: Subject, values: dict[str, float], at: float, fast_apart: bool) -> list[Frame]:
