@@ -13,7 +13,7 @@ import numpy as np
 from .model import Missing
 from .questions.demand import flow, long_share
 from .questions.latency import felt, itl_mean_s, shares
-from .questions.moved import prompt_tokens_mean
+from .questions.moved import output_tokens_mean, prompt_tokens_mean
 from .tiers import Tier
 from .windows import Window
 
@@ -46,6 +46,7 @@ _FIGURES: dict[str, Callable[[Window], float]] = {
     "prefill_share": _SIGNALS["prefill_share_ratio"],
     "front_share": _SIGNALS["front_share_ratio"],
     "prompt_tokens_mean": lambda w: w.once(prompt_tokens_mean),
+    "output_tokens_mean": lambda w: w.once(output_tokens_mean),
     "kv_per_request_ratio": lambda w: w.mean("kv_usage_ratio", 60) / max(1.0, w.mean("req_running", 60)),
 }
 

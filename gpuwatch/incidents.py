@@ -27,6 +27,7 @@ from .model import (
     Transition,
     Trigger,
 )
+from .questions.latency import ACUTE_S
 from .questions.moved import listed_changes, trigger
 from .questions.queue import queue
 from .questions.rhythm import rhythm
@@ -142,7 +143,7 @@ class Tracker:
             if math.isnan(self.acute_since):
                 self.acute_since = now
             self.acute_last = now
-        elif now - self.acute_last > GAP_S:
+        elif now - self.acute_last > ACUTE_S:
             self.acute_since = math.nan
 
     def _harmed(self, now: float) -> bool:
@@ -252,6 +253,7 @@ class Tracker:
             incident = self._incident(o, j, rules, resolved_at=o.last)
             self.closed.append(incident)
             self.ended_at = now
+            self.acute_since = math.nan  # harm from here on must last anew before it is a riddle of its own
             del self.closed[:-KEPT]
             out.append(Transition("resolved", now, incident))
 

@@ -26,7 +26,7 @@ def text(verdict: Verdict, width: int = 100) -> str:
     for incident in verdict.incidents[:3]:
         out += [*_incident(incident, width), ""]
     if not verdict.incidents:
-        out += ["No incident. Nothing is beyond the objective and beyond what is usual here.", ""]
+        out += ["No incident.", ""]
     elif len(verdict.incidents) > 3:
         out += [f"… and {len(verdict.incidents) - 3} more; see the JSON.", ""]
     if verdict.state is not None:

@@ -19,14 +19,20 @@ SHIFT_SPAN_S = 600.0
 LONG_TOKENS_SHARE = 0.25
 """Long requests matter when they bring at least a quarter of the prompt tokens."""
 MEAN_RATIO = 1.5
+DECODE = 3.0
+FEW = 5
 CHANGES = ("restart", "version", "arguments", "change")
 CHANGE_BEFORE_S = 600.0
 
 
 class LengthShift(NamedTuple):
-    """The share of long prompts before and after `at`, and where "long" begins (8 × the median)."""
+    """Lengths before and after `at`: of `what` (prompts or outputs), their means, and for prompts the share of long ones.
+
+    Long begins at `long_tokens`, 8 × the median; the shares are NaN where single requests are not seen.
+    """
 
     at: float
+    what: str
     long_tokens: float
     before_share: float
     after_share: float
@@ -35,11 +41,12 @@ class LengthShift(NamedTuple):
 
 
 def length_shift(w: Window) -> LengthShift | None:
-    """A change of the prompt-length mix in the last ten minutes: from single requests, else from token counters."""
+    """A change of the length mix in the last ten minutes: of prompts (single requests, else counters), or of outputs."""
     try:
-        return _from_requests(w)
+        shift = _from_requests(w)
     except Missing:
-        return _from_counters(w)
+        shift = _from_mean(w, "prompts", "prompt_tokens_mean", w.maybe(prompt_tokens_mean))
+    return shift or _from_mean(w, "outputs", "output_tokens_mean", w.maybe(output_tokens_mean))
 
 
 def _from_requests(w: Window) -> LengthShift | None:
@@ -65,6 +72,7 @@ def _from_requests(w: Window) -> LengthShift | None:
     arrived = max(float(after.sum()), _arrived_since(w, since + found.cell))
     return LengthShift(
         since + found.cell,
+        "prompts",
         limit,
         float(long[before].mean()),
         float(long[after].sum() / arrived),
@@ -81,13 +89,31 @@ def _arrived_since(w: Window, at: float) -> float:
     return float(np.nansum(counts))
 
 
-def _from_counters(w: Window) -> LengthShift | None:
-    usual = w.baseline.usual("prompt_tokens_mean", before=w.now - 60)
-    now_tokens = w.maybe(prompt_tokens_mean)
+def _from_mean(w: Window, what: str, figure: str, now_tokens: float | None) -> LengthShift | None:
+    usual = w.baseline.usual(figure, before=w.now - 60)
     if usual is None or now_tokens is None or now_tokens < MEAN_RATIO * usual:
         return None
-    at = next((t for t, v in w.baseline.recent("prompt_tokens_mean") if v >= MEAN_RATIO * usual), w.now)
-    return LengthShift(at - 30, math.nan, math.nan, math.nan, usual, now_tokens)
+    at = next((t for t, v in w.baseline.recent(figure) if v >= MEAN_RATIO * usual), w.now)
+    return LengthShift(at - 10, what, math.nan, math.nan, math.nan, usual, now_tokens)
+
+
+def output_tokens_mean(w: Window) -> float:
+    """Mean output length over the last minute: of the finished, or of those in decode where they are longer already."""
+    seen = []
+    try:
+        done = w.finished(SPAN_S)["output_tokens"]
+        seen += [float(np.nanmean(done))] if len(done) and not np.isnan(done).all() else []
+    except Missing:
+        seen += [w.observed_mean("output_tokens", SPAN_S)]
+    try:
+        live = w.live
+        decoding = live.generated_tokens[(live.stage == DECODE) & (live.generated_tokens > 0)]
+        seen += [float(decoding.mean())] if len(decoding) >= FEW else []
+    except Missing:
+        pass  # no live table: a longer answer is known when it ends
+    if not seen:
+        raise Missing("output_tokens", "no request of known output length")
+    return max(seen)
 
 
 def prompt_tokens_mean(w: Window) -> float:
@@ -124,7 +150,9 @@ def trigger(w: Window, onset_at: float) -> Trigger | None:
 
 
 def _shift_evidence(w: Window, shift: LengthShift) -> tuple[Evidence, ...]:
-    rows = [w.evidence("prompt_tokens_mean", shift.mean_after_tokens, shift.mean_before_tokens, "was", SPAN_S)]
+    rows = [
+        w.evidence(f"{shift.what[:-1]}_tokens_mean", shift.mean_after_tokens, shift.mean_before_tokens, "was", SPAN_S)
+    ]
     if not math.isnan(shift.after_share):
         name = f"prompts ≥ {_tokens(shift.long_tokens)}"
         rows.insert(0, w.evidence(name, shift.after_share, shift.before_share, "was", SPAN_S))
@@ -148,7 +176,7 @@ def moved(w: Window) -> MovedState:
     shift = w.maybe(length_shift)
     if shift is not None:
         if math.isnan(shift.after_share):
-            by = f"mean prompt {_tokens(shift.mean_before_tokens)} → {_tokens(shift.mean_after_tokens)} tokens"
+            by = f"mean {shift.what[:-1]} {_tokens(shift.mean_before_tokens)} → {_tokens(shift.mean_after_tokens)} tokens"
         else:
             by = f"prompts ≥ {_tokens(shift.long_tokens)} {shift.before_share:.1%} → {shift.after_share:.1%}"
         return MovedState("shape", by, shift.at)

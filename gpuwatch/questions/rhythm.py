@@ -1,7 +1,7 @@
 """Question 2: is the running set steady, recurrent or periodic?
 
 Recurrent means drain–refill cycles while requests wait: the running set falls from at least 0.7 to at most 0.45 of its
-trailing 60 s P90 and comes back. Periodic is said only where the autocorrelation is regular (Thornhill r > 1) with a peak
+trailing 60 s P90 and comes back; where requests are preempted in each cycle, a fall from 0.9 to 0.75 counts. Periodic is said only where the autocorrelation is regular (Thornhill r > 1) with a peak
 above 0.5: random healthy load has autocorrelation peaks too, but no cycles while requests wait.
 """
 
@@ -18,6 +18,8 @@ from ..stats import period as regular_period
 from ..windows import Window
 
 SPAN_S = 300.0
+SHALLOW = (0.9, 0.75)
+"""High and low mark of cycles in which requests are preempted: the batch loses its youngest, not everybody."""
 TOGETHER_S = 75.0
 """Cycles further apart than this belong to different episodes."""
 
@@ -46,6 +48,9 @@ def rhythm(w: Window) -> Rhythm:
     waiting = w.series("req_waiting", SPAN_S, thin=0.05)
     reference = trailing_quantile(running, 60, 0.9)
     found, open_since = drain_refill_cycles(running, waiting, reference)
+    shallow, shallow_open = drain_refill_cycles(running, waiting, reference, *SHALLOW)
+    if len(shallow) > len(found) and _preempts(w, len(running) - shallow[0].fell) >= len(shallow):
+        found, open_since = shallow, shallow_open
     start_at = math.floor(w.now) - len(running)
     episode = found[-1:]
     for cycle in reversed(found[:-1]):
@@ -71,6 +76,14 @@ def rhythm(w: Window) -> Rhythm:
     current = draining or quiet_s <= max(30.0, 2 * period_s)
     swing = float(np.median([c.swing_ratio for c in episode]))
     return Rhythm(len(episode), period_s, spread, swing, start_at + first, max(0.0, lost), full, draining, current)
+
+
+def _preempts(w: Window, span_s: float) -> float:
+    """Preemptions over the span: a cycle of preemption loses a part of the batch only, and is counted as such."""
+    try:
+        return w.rate("req_preempted_total", span_s) * span_s
+    except Missing:
+        return 0.0
 
 
 def state(w: Window) -> RhythmState:
