@@ -1,4 +1,4 @@
-"""A real world to record: the founding case from the bundled engine on a modelled device, played once a session."""
+"""A real world to record: a short incident of the bundled engine on a modelled device, played once a session."""
 
 import subprocess
 import sys
@@ -14,14 +14,15 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def world(tmp_path_factory):
-    """The capture of a scenario in which an incident opens and another resolves."""
-    path = tmp_path_factory.mktemp("world") / "batch_thrashing.jsonl"
+    """The capture of two minutes in which an incident opens (after 61 s) and is resolved (after 91 s)."""
+    path = tmp_path_factory.mktemp("world") / "hang.jsonl"
+    scenario = str(Path(__file__).with_name("hang_120_s.toml"))
     command = [
         sys.executable,
         "-m",
         "engine_shim",
         "simulate",
-        "batch_thrashing",
+        scenario,
         "--device",
         "h100",
         "--out",

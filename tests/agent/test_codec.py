@@ -97,7 +97,7 @@ def written(calls):
     return [encoder.encode(now, batches) for now, batches in calls]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(CALLS)
 def test_calls_come_back_equal_from_the_open_journal_and_from_a_block(calls):
     """decode(encode(x)) == x for every batch that can be, in both forms."""
@@ -144,7 +144,7 @@ def test_times_keep_microseconds(times):
     assert round_times(once).tobytes() == once.tobytes()
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(CALLS.filter(bool))
 def test_a_rounded_call_is_its_own_rounding(calls):
     """What was recorded can be recorded again without a change: a capsule of a replay equals the capsule."""
