@@ -113,7 +113,6 @@ class Bounds(_Strict, frozen=True):
     otlp_body_bytes: Count = 4 * 1024 * 1024
     api_body_bytes: Count = 64 * 1024
     spans_waiting: Count = 20_000
-    batch_rows: Count = 20_000
     journal_hours: Positive = 6.0
     journal_bytes: Count = 512 * 1024 * 1024
     capsules: Count = 50
