@@ -17,7 +17,7 @@ from .model import STAGES, Batch, Event, Floats, Frame, Histogram, Info, LiveReq
 from .request_log import Arrivals, FinishedRequests
 from .tiers import Tier
 
-SOURCE_ORDER = ("steps", "readings", "nvml", "page", "engine", "dcgm", "host")
+SOURCE_ORDER = ("steps", "readings", "nvml", "page-fast", "page", "dcgm", "host")
 """Which source answers first when several are fresh: the one that looks most often and lies least."""
 KEEP_S = 900.0
 _WHOLE = STAGES.index("request")

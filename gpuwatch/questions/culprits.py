@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ..model import Culprit, Missing
@@ -36,19 +38,20 @@ def holders(w: Window, n: int = 3) -> tuple[Culprit, ...]:
 def head(w: Window) -> tuple[Culprit, ...]:
     """The request at the head of the queue, with the share of the pool that it needs; nothing without a live table."""
     try:
-        live = w.live
-        need, total = w.level("head_need_blocks"), w.level("kv_total_blocks")
+        live, block_tokens, total = w.live, w.limit("kv_block_tokens"), w.level("kv_total_blocks")
     except Missing:
         return ()
     waiting = np.flatnonzero(np.isin(live.stage, WAITING))
     if not len(waiting) or total <= 0:
         return ()
     first = waiting[np.argmin(live.arrived_at[waiting])]
+    tokens = float(live.prompt_tokens[first] + live.generated_tokens[first])
+    need = math.ceil(tokens / block_tokens)
     return (
         Culprit(
             "request",
             f"{int(live.request[first]):016x}",
             min(1.0, need / total),
-            f"head of the queue: needs {need:.0f} of {total:.0f} blocks, prompt {live.prompt_tokens[first]:.0f} tokens",
+            f"head of the queue: {tokens:.0f} tokens need {need} of {total:.0f} blocks",
         ),
     )

@@ -149,22 +149,23 @@ RULE = Rule(
             undo="restore the weight",
         ),
         Advice(
-            do="Let requests that fit pass a blocked head, or cap how much of a long prompt is admitted at once.",
-            knob="vLLM: --long-prefill-token-threshold, --max-long-partial-prefills with --max-num-partial-prefills > 1; "
-            "SGLang: --schedule-policy lpm; bundled engine: --admission bypass",
+            do="head_admission: give the pool room for the head, or let requests that fit pass it.",
+            knob="vLLM: --kv-cache-dtype fp8, --gpu-memory-utilization, --scheduling-policy priority; SGLang: "
+            "--mem-fraction-static, --enable-priority-scheduling; bundled engine: --admission bypass",
             applies="restart",
             takes_s=300,
-            costs="a restart and a cold prefix cache; long requests wait longer",
+            costs="a restart and a cold prefix cache; 8-bit KV costs a little accuracy, priorities make long prompts wait",
             verify="gpuwatch_rhythm_cycles stays 0 for ten minutes at the same traffic",
             undo="start with the old arguments",
         ),
         Advice(
-            do="Give the pool room: more memory for KV, 8-bit KV, or a smaller max_num_seqs where preemption drives the cycle.",
-            knob="vLLM: --gpu-memory-utilization, --kv-cache-dtype fp8, --max-num-seqs",
+            do="preemption_recompute: admit less at once, and keep some of the pool free for growth.",
+            knob="vLLM: --watermark 0.02, --max-num-seqs down to where preemptions begin; SGLang: "
+            "--schedule-conservativeness above 1; TensorRT-LLM: capacity_scheduler_policy GUARANTEED_NO_EVICT",
             applies="restart",
             takes_s=300,
-            costs="a restart; 8-bit KV costs a little accuracy",
-            verify="gpuwatch_kv_usage_ratio stays below 0.9 at the same traffic",
+            costs="a restart; fewer requests run at once",
+            verify="gpuwatch_req_preempted_total stands still at the same traffic",
             undo="start with the old arguments",
         ),
     ),

@@ -160,9 +160,9 @@ RULE = Rule(
             undo="remove the limit",
         ),
         Advice(
-            do="Let requests that fit pass a blocked head, or prefill long prompts in smaller chunks.",
-            knob="vLLM: --enable-chunked-prefill, --long-prefill-token-threshold, --max-long-partial-prefills; "
-            "bundled engine: --admission bypass, --chunked-prefill",
+            do="Refuse what can never fit, give the pool room, or prefill long prompts in smaller chunks.",
+            knob="vLLM: --max-model-len below the pool, --kv-cache-dtype fp8, --long-prefill-token-threshold 2048; SGLang: "
+            "--context-length, --chunked-prefill-size; bundled engine: --admission bypass, --max-chunk-tokens",
             applies="restart",
             takes_s=300,
             costs="a restart and a cold prefix cache",
@@ -172,7 +172,7 @@ RULE = Rule(
     ),
     not_now=(
         "Do not scale out on the length of this queue: the pool has room, the order of service has not.",
-        "Do not restart: a blocked head clears by itself once enough of the batch has finished.",
+        "Do not restart: a head that fits the pool clears once enough of the batch has finished; one that does not must go.",
     ),
     tell_apart=("batch_thrashing", "overload", "long_context_kv_pressure", "engine_hang", "traffic_surge"),
 )

@@ -134,7 +134,7 @@ RULE = Rule(
         ),
         Advice(
             do="Enlarge the pool: 8-bit KV, more memory for it, or more tensor parallelism for this model.",
-            knob="vLLM: --kv-cache-dtype fp8, --gpu-memory-utilization, --tensor-parallel-size; SGLang: --mem-fraction-static",
+            knob="vLLM: --kv-cache-dtype fp8, --gpu-memory-utilization; SGLang: --kv-cache-dtype, --mem-fraction-static",
             applies="restart",
             takes_s=300,
             costs="a restart; 8-bit KV costs a little accuracy",

@@ -77,7 +77,7 @@ RULE = Rule(
     advice=(
         Advice(
             do="Shed or limit load at the gateway until the queue is shorter than two seconds of service.",
-            knob="gateway: rate limit; vLLM: --max-num-queued-reqs where it has it",
+            knob="gateway: rate or concurrency, batch traffic first",
             applies="runtime",
             takes_s=30,
             costs="some requests get 429 instead of a late answer",
