@@ -1,8 +1,9 @@
 """Question 2: is the running set steady, recurrent or periodic?
 
 Recurrent means drain–refill cycles while requests wait: the running set falls from at least 0.7 to at most 0.45 of its
-trailing 60 s P90 and comes back; where requests are preempted in each cycle, a fall from 0.9 to 0.75 counts. Periodic is said only where the autocorrelation is regular (Thornhill r > 1) with a peak
-above 0.5: random healthy load has autocorrelation peaks too, but no cycles while requests wait.
+trailing 60 s P90 and comes back; where requests are preempted in each cycle, a fall from 0.9 to 0.75 counts. Periodic is
+said only where the autocorrelation is regular (Thornhill r > 1) with a peak above 0.5: random healthy load has
+autocorrelation peaks too, but no cycles while requests wait.
 """
 
 from __future__ import annotations

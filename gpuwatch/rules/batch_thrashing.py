@@ -69,10 +69,22 @@ def check(w: Window, p: Params) -> Finding | None:
         ),
         onset_at=r.onset_at,
         mechanism=mechanism,
-        evidence=(*_cycles(w, r, p), *why, *_pressure(w)),
+        evidence=(*_cycles(w, r, p), *why, *_pressure(w), *_unseen(w)),
         ruled_out=(not_traffic_surge(w), not_throttling(w), not_hang(w), not_preemption_storm(w)),
         culprits=(*head(w), *holders(w)),
     )
+
+
+def _unseen(w: Window) -> tuple[Evidence, ...]:
+    """What a page alone cannot show, said where it would stand."""
+    rows = []
+    if not w.has("waiting_fit"):
+        rows.append(Evidence("who would fit while the head is blocked", "not seen without a step ring: inferred"))
+    if not holders(w):
+        rows.append(Evidence("who holds and who blocks the cache", "not seen without a step ring"))
+    if not w.history.finished.rows:
+        rows.append(Evidence("single requests and their stages", "not seen without spans"))
+    return tuple(rows)
 
 
 def _mechanism(w: Window, p: Params) -> tuple[str, tuple[Evidence, ...]]:

@@ -45,10 +45,8 @@ def check(w: Window, p: Params) -> Finding | None:
     longest = p.longest_steps * s.longest_s if not math.isnan(s.longest_s) else 0.0
     certain_s = max(p.certain_s, longest, expected)
     proof = _proof(w, s.for_s, certain_s, witness.says)
-    if not proof and witness.says == "busy" and not w.open_step:
-        sure = 0.5  # a page alone, a busy device: rather a long prefill
-    else:
-        sure = 0.95 if proof else 0.6
+    page_alone = witness.says == "busy" and not w.open_step  # then it may well be a long prefill
+    sure = 0.95 if proof else 0.5 if page_alone else 0.6
     return Finding(
         rule="engine_hang",
         subject=w.subject,
