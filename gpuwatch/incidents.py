@@ -293,7 +293,7 @@ class Tracker:
             culprits=f.culprits,
             changes=listed_changes(j.window, o.onset_at, blamed) if j else (),
             action="observe" if suspicion else rule.action,
-            advice=rule.advice,
+            advice=tuple(a for a in rule.advice if a.mechanism in ("", f.mechanism)),
             not_now=rule.not_now,
             symptoms=tuple(sorted(o.symptoms.values(), key=lambda s: (s.onset_at, s.rule))),
             links={"runbook": f"runbooks/{o.rule}.md"},

@@ -229,7 +229,10 @@ class Culprit(msgspec.Struct, frozen=True):
 
 
 class Advice(msgspec.Struct, frozen=True):
-    """One thing to do: the knob by its name, when it applies, how long it takes, its price and its proof."""
+    """One thing to do: the knob by its name, when it applies, how long it takes, its price and its proof.
+
+    `mechanism`: only for this mechanism of the class; empty for all.
+    """
 
     do: str
     knob: str = ""
@@ -238,6 +241,7 @@ class Advice(msgspec.Struct, frozen=True):
     costs: str = ""
     verify: str = ""
     undo: str = ""
+    mechanism: str = ""
 
 
 class Change(msgspec.Struct, frozen=True):

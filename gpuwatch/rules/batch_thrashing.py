@@ -161,7 +161,8 @@ RULE = Rule(
             undo="restore the weight",
         ),
         Advice(
-            do="head_admission: give the pool room for the head, or let requests that fit pass it.",
+            mechanism="head_admission",
+            do="Give the pool room for the head, or let requests that fit pass it.",
             knob="vLLM: --kv-cache-dtype fp8, --gpu-memory-utilization, --scheduling-policy priority; SGLang: "
             "--mem-fraction-static, --enable-priority-scheduling; bundled engine: --admission bypass",
             applies="restart",
@@ -171,7 +172,8 @@ RULE = Rule(
             undo="start with the old arguments",
         ),
         Advice(
-            do="preemption_recompute: admit less at once, and keep some of the pool free for growth.",
+            mechanism="preemption_recompute",
+            do="Admit less at once, and keep some of the pool free for growth.",
             knob="vLLM: --watermark 0.02, --max-num-seqs down to where preemptions begin; SGLang: "
             "--schedule-conservativeness above 1; TensorRT-LLM: capacity_scheduler_policy GUARANTEED_NO_EVICT",
             applies="restart",
