@@ -91,7 +91,7 @@ class Watch:
         if batch.role in ("spans", "changes") and not (batch.spans or batch.events or batch.info or batch.error):
             return
         self._inbox.append(batch)
-        if self._saw is not None:
+        if self._saw is not None and batch.role == "engine":  # a ring says less of the same: no change
             for info in batch.info:
                 self._saw(info)
         surplus = len(self._inbox) - MOST_BATCHES

@@ -13,6 +13,7 @@ import pytest
 from gpuwatch.agent import Agent
 from gpuwatch.clock import WallClock
 from gpuwatch.config import ConfigError, parse
+from gpuwatch.model import Batch, Info, Subject
 from gpuwatch.pipeline import Pipeline
 from tests.agent.builders import START
 from tests.agent.disk import disk_of
@@ -330,3 +331,20 @@ async def test_two_agents_do_not_share_a_state_folder(tmp_path):
     async with Rig(tmp_path):
         with pytest.raises(ConfigError, match=r"state_dir: .*another agent"):
             Rig(tmp_path)
+
+
+async def test_a_ring_that_says_less_than_the_page_is_no_change_of_arguments(tmp_path):
+    """What an engine says of itself is compared within one source; a new version on its page is a change."""
+    subject = Subject(engine="shim")
+
+    def said(rig, role, **labels):
+        info = (Info(subject, rig.hand.t, labels),)
+        rig.agent.watch.put(Batch(f"{role}:shim", role, subject, rig.hand.t, info=info))
+
+    async with Rig(tmp_path) as rig:
+        said(rig, "engine", version="1", arg_max_num_seqs="64")
+        said(rig, "steps", version="1")
+        said(rig, "engine", version="1", arg_max_num_seqs="64")
+        assert (await rig.agent.changes.poll(rig.hand.t)).events == ()
+        said(rig, "engine", version="2", arg_max_num_seqs="64")
+        assert [e.what for e in (await rig.agent.changes.poll(rig.hand.t)).events] == ["version"]
