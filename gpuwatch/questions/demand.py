@@ -115,7 +115,8 @@ def held_back(w: Window, span_s: float) -> NDArray[np.bool_]:
         return blocked
     longest = w.series("step_longest_prefill_tokens", span_s, thin=0.3)
     prefill = w.series("step_prefill_tokens", span_s, thin=0.3)
-    return blocked | ((reason == TOKEN_BUDGET) & (longest >= 4 * typical) & (longest >= 0.8 * prefill))
+    convoy: NDArray[np.bool_] = (reason == TOKEN_BUDGET) & (longest >= 4 * typical) & (longest >= 0.8 * prefill)
+    return np.logical_or(blocked, convoy)
 
 
 class Fit(NamedTuple):
