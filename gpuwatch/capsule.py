@@ -195,7 +195,14 @@ def replay_ticks(capsule: Capsule) -> Iterator[tuple[Tick, Pipeline]]:
     """Execute the recorded calls again, one by one. Raises CapsuleError."""
     pipeline = capsule.pipeline()
     for now, batches in capsule.calls():
-        yield pipeline.step(now, batches), pipeline
+        try:
+            tick = pipeline.step(now, batches)
+        except Exception as error:
+            if capsule.header.gpuwatch == __version__ and not capsule.changed_rules():
+                raise  # a fault of ours, not of the file
+            by = f"gpuwatch {capsule.header.gpuwatch} recorded it, this is {__version__}"
+            raise CapsuleError(f"{capsule.path}: cannot be replayed here ({by}): {error}") from error
+        yield tick, pipeline
 
 
 def replay(capsule: Capsule) -> Verdict:

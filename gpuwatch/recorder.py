@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from . import __version__
 from .capsule import CapsuleWriter
 from .codec import Call
 from .config import Config
@@ -108,16 +109,16 @@ class Recorder:
         self.journal.close()
         self.tidy(now)
 
-    def warm(self) -> Iterator[tuple[Pipeline, Call | None]]:
+    def warm(self, cold: bool = False) -> Iterator[tuple[Pipeline, Call | None]]:
         """The pipeline as it was, then each recorded call that it has not seen. The caller steps it, muted.
 
         Starts from the newest snapshot that can be restored, else cold with the last 15 minutes. The first pair has
-        None for a call.
+        None for a call. `cold` passes over the snapshots: one that was restored may still be of other code.
         """
         from .pipeline import Pipeline
 
         last = self._last_call_at()
-        for at, path in reversed(self._snapshots()):
+        for at, path in () if cold else reversed(self._snapshots()):
             if at < last - WARM_UP_S:
                 break
             try:
@@ -158,7 +159,7 @@ class Recorder:
             if chosen is not None:
                 since, snapshot = chosen[0] + 1e-6, _read_snapshot(chosen[1])
             self._write_held(_Held(incident, since, onset_at + LONGEST_CAPSULE_S, snapshot))
-        except (OSError, TornError, zlib.error):
+        except (OSError, TornError, StopIteration, ValueError, msgspec.MsgspecError, zlib.error):
             self.counts["failed_capsules"] += 1
 
     def _release(self, incident: str, until: float) -> None:
@@ -192,7 +193,8 @@ class Recorder:
         self._to_write = None
         folder = self.folder / "snapshots"
         folder.mkdir(parents=True, exist_ok=True)
-        _write_whole(folder / f"{round(at * 1e6):020d}.snapshot", frame(zlib.compress(data, 1)))
+        body = msgspec.msgpack.encode((__version__, zlib.compress(data, 1)))
+        _write_whole(folder / f"{round(at * 1e6):020d}.snapshot", frame(body))
         for _, path in self._snapshots()[:-SNAPSHOTS_KEPT]:
             path.unlink(missing_ok=True)
 
@@ -222,7 +224,11 @@ def _gap_batch(now: float, since: float, calls: int) -> Batch:
 
 
 def _read_snapshot(path: Path) -> bytes:
-    return zlib.decompress(next(frames(path.read_bytes())))
+    """Raises ValueError for a snapshot of another version, OSError and others for one that cannot be read."""
+    version, packed = msgspec.msgpack.decode(next(frames(path.read_bytes())), type=tuple[str, bytes])
+    if version != __version__:
+        raise ValueError(f"{path}: a snapshot of gpuwatch {version}")
+    return zlib.decompress(packed)
 
 
 def _write_whole(path: Path, data: bytes) -> None:

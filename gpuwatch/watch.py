@@ -101,31 +101,35 @@ class Watch:
 
     async def warm_up(self, now: float) -> None:
         """Bring the pipeline back to where the last run left it. Nothing that was told before is told again."""
-        began = time.perf_counter()
-        told: list[Transition] = []
-        try:
-            for pipeline, call in self.recorder.warm():
-                self.pipeline = pipeline
-                if call is not None:
-                    told += self.store.add(pipeline.step(*call).transitions)
-                if time.perf_counter() - began > WARM_SLICE_S:
-                    await asyncio.sleep(0)
-                    began = time.perf_counter()
-        except Exception:
-            self.counts["failed_warm_ups"] += 1
-            log.exception("the journal could not be replayed; beginning without it")
-            self.pipeline = type(self.pipeline)(self.pipeline.config)
+        told = 0
+        for cold in (False, True):
+            try:
+                told += await self._replay(cold)
+                break
+            except Exception:
+                self.counts["failed_warm_ups"] += 1
+                log.exception("the journal could not be replayed%s", "; beginning without it" if cold else "")
+                self.pipeline = type(self.pipeline)(self.pipeline.config)
         self._stepped = self.pipeline.now
-        told += self.store.add(self._orphans(now))
-        owed = {
-            delivery: self.store.owed(delivery.sink.name, now, delivery.sink.newest_only)
-            for delivery in self.deliveries
-        }
-        for delivery, transitions in owed.items():
-            for transition in transitions:
+        told += len(self.store.add(self._orphans(now)))
+        for delivery in self.deliveries:
+            for transition in self.store.owed(delivery.sink.name, now, delivery.sink.newest_only):
                 delivery.offer(transition)
-        log.info("warm: %d incidents open, %d transitions new since the last run", len(self.pipeline.open()), len(told))
+        log.info("warm: %d incidents open, %d transitions new since the last run", len(self.pipeline.open()), told)
         self.warm = True
+
+    async def _replay(self, cold: bool) -> int:
+        """Step through the record, leaving the loop to others now and then; how many transitions were news."""
+        began = time.perf_counter()
+        told = 0
+        for pipeline, call in self.recorder.warm(cold):
+            self.pipeline = pipeline
+            if call is not None:
+                told += len(self.store.add(pipeline.step(*call).transitions))
+            if time.perf_counter() - began > WARM_SLICE_S:
+                await asyncio.sleep(0)
+                began = time.perf_counter()
+        return told
 
     async def tick(self, now: float, patience_s: float = PATIENCE_S) -> Tick | None:
         """All that happens at `now` (unix seconds). Returns what was judged, None between the seconds."""

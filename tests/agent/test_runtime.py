@@ -348,3 +348,19 @@ async def test_a_ring_that_says_less_than_the_page_is_no_change_of_arguments(tmp
         assert (await rig.agent.changes.poll(rig.hand.t)).events == ()
         said(rig, "engine", version="2", arg_max_num_seqs="64")
         assert [e.what for e in (await rig.agent.changes.poll(rig.hand.t)).events] == ["version"]
+
+
+async def test_a_snapshot_of_other_code_costs_warmth_not_the_record(tmp_path, world_calls):
+    """Where a restored state cannot be stepped, the recorded calls are replayed from cold."""
+    async with Rig(tmp_path, engines=[]) as rig:
+        await play(rig, world_calls[:40])
+        pipeline = rig.agent.watch.pipeline
+        states = pipeline.states
+        broken = Pipeline.restore(pipeline.config, pipeline.snapshot())
+        for history in broken.memory.values():
+            for tier in history.tiers.values():
+                del tier.held
+        rig.agent.watch.recorder._to_write = (world_calls[20][0], broken.snapshot())
+    async with Rig(tmp_path, engines=[]) as again:
+        assert again.agent.watch.pipeline.states == states
+        assert again.agent.watch.counts["failed_warm_ups"] == 1
