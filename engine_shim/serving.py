@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -245,7 +245,7 @@ def _telemetry(
         rank=options.rank,
         device=device.name if device else options.device or "cpu",
         gpu_uuid=gpu_uuid(options.engine_name, options.rank) if device else "",
-        arguments=asdict(settings) | {"runner": options.runner},
+        arguments=settings.arguments() | {"runner": options.runner},
     )
     return build_telemetry(
         info,

@@ -116,6 +116,16 @@ class EngineSettings:
                 raise ValueError(f"unknown key {key!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
         return replace(self, **changes)
 
+    def arguments(self) -> dict[str, Any]:
+        """What the engine says it was started with; keys newer than _ALWAYS_SAID only where they were changed.
+
+        So a key that is added later does not change the fingerprint of an engine that does not use it.
+        """
+        said = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {
+            name: value for name, value in said.items() if name in _ALWAYS_SAID or value != getattr(type(self), name)
+        }
+
     @property
     def shape(self) -> Shape:
         """The model's shape."""
@@ -147,6 +157,11 @@ class EngineSettings:
         return blocks
 
 
+_ALWAYS_SAID = frozenset(
+    "model max_num_seqs max_step_tokens chunked_prefill max_chunk_tokens block_tokens kv_pool_tokens kv_pool_ratio "
+    "watermark_ratio admission reserve prefix_cache max_model_len max_waiting accept_oversized dtype kv_dtype "
+    "tensor_parallel memory_ratio least_step_s".split()
+)
 _KINDS = {bool: "true or false", int: "an integer", float: "a number", str: "a string"}
 
 

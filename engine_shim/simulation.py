@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import IO
 
 from . import __version__
@@ -87,7 +86,7 @@ def _info(settings: EngineSettings, device: Device, blocks: int, seed: int, star
         started_at=start,
         device=device.name,
         gpu_uuid=_uuid(device, seed, 0),
-        arguments=asdict(settings),
+        arguments=settings.arguments(),
     )
 
 
