@@ -32,6 +32,8 @@ class Tier:
         self.moved_at: Floats = np.zeros(0)  # when it last changed
         self.offset: Floats = np.zeros(0)  # what resets have added to counters
         self.raw: Floats = np.zeros(0)  # last counter value as read
+        self.in_cell: Floats = np.zeros(0)  # the cell of the newest reading
+        self.readings: Floats = np.zeros(0)  # how many readings that cell holds so far
         self.resets = 0
         self.late = 0
 
@@ -50,10 +52,10 @@ class Tier:
             grown = np.full((n, 4, CELLS), math.nan)
             grown[: len(self.cells)] = self.cells
             self.cells = grown
-            for attribute, fill in (("held", math.nan), ("held_at", math.nan), ("moved_at", math.nan), ("offset", 0.0)):
+            for attribute in ("held", "held_at", "moved_at", "offset", "raw", "in_cell", "readings"):
                 old = getattr(self, attribute)
+                fill = 0.0 if attribute in ("offset", "readings") else math.nan
                 setattr(self, attribute, np.concatenate([old, np.full(n - len(old), fill)]))
-            self.raw = np.concatenate([self.raw, np.full(n - len(self.raw), math.nan)])
         return np.fromiter((self.row[n] for n in names), np.intp, len(names))
 
     def write(self, names: tuple[str, ...], at: Floats, values: Floats, is_counter: NDArray[np.bool_]) -> None:
@@ -62,36 +64,30 @@ class Tier:
             return
         self._learn_cadence(float(at[-1]))
         rows = self.rows(names)
-        values = self._without_resets(rows, values, is_counter) if is_counter.any() else values
-        cell = np.floor(at).astype(np.int64)
-        if int(cell[-1]) > self.newest:
-            self.advance(float(cell[0]))
-            self._clear(self.newest + 1, int(cell[-1]))
-            self.newest = max(self.newest, int(cell[-1]))
-        floor = self.newest - CELLS + 1
-        if cell[0] < floor:  # older than the grid: cut and counted
-            keep = cell >= floor
+        oldest = max(self.newest, math.floor(at[-1])) - CELLS + 1
+        floor = max(oldest, float(np.fmax.reduce(self.held_at[rows], initial=-math.inf)))
+        if at[0] < floor:  # older than the grid, or than what is known of these signals: cut and counted
+            keep = at >= floor
             self.late += int((~keep).sum())
-            at, values, cell = at[keep], values[keep], cell[keep]
+            at, values = at[keep], values[keep]
             if not len(at):
                 return
-        starts = np.flatnonzero(np.concatenate([[True], cell[1:] != cell[:-1]]))
-        ends = np.concatenate([starts[1:], [len(cell)]])
-        where = cell[starts] % CELLS
-        clean = not np.isnan(values).any()
-        if clean:
-            count = (ends - starts)[:, None]
-            self.cells[rows[:, None], LAST, where[None, :]] = values[ends - 1].T
-            self.cells[rows[:, None], MEAN, where[None, :]] = (np.add.reduceat(values, starts, axis=0) / count).T
-            self.cells[rows[:, None], LEAST, where[None, :]] = np.minimum.reduceat(values, starts, axis=0).T
-            self.cells[rows[:, None], GREATEST, where[None, :]] = np.maximum.reduceat(values, starts, axis=0).T
-            self._fill_gaps(rows, cell[starts], values[ends - 1])
-            self._hold(rows, values, at)
-        else:
-            for j, row in enumerate(rows):
-                known = ~np.isnan(values[:, j])
-                if known.any():
-                    self._write_one(int(row), at[known], values[known, j])
+        if is_counter.any():
+            values = self._without_resets(rows, values, is_counter)
+        if self.newest < 0:
+            self.newest = math.floor(at[0]) - 1
+        self.advance(math.floor(at[-1]) + 1.0)  # signals that are not in this block stand as they were
+        unknown = np.isnan(values)
+        if not unknown.any():
+            self._put(rows, at, values)
+            return
+        whole = ~unknown.any(axis=0)
+        if whole.any():
+            self._put(rows[whole], at, values[:, whole])
+        for j in np.flatnonzero(~whole):
+            known = ~unknown[:, j]
+            if known.any():
+                self._put(rows[j : j + 1], at[known], values[known, j : j + 1])
 
     def advance(self, now: float) -> None:
         """Fill the cells up to, and without, the one that `now` lies in: last value held, or NaN when too old."""
@@ -118,6 +114,8 @@ class Tier:
 
     def _learn_cadence(self, at: float) -> None:
         gap = at - self.wrote_at
+        if gap < 0:
+            return
         self.wrote_at = at
         if math.isnan(gap) or gap < 0.01:
             return
@@ -126,17 +124,38 @@ class Tier:
         elif gap < 4 * self.cadence_s + 1:  # a longer silence is an outage, not a new rhythm
             self.cadence_s += 0.3 * (min(gap, 30.0) - self.cadence_s)
 
-    def _fill_gaps(self, rows: NDArray[np.intp], cell: NDArray[np.int64], last: Floats) -> None:
-        """Inside one block, a value stands until the next one: a step that takes seconds leaves no hole."""
-        for i in np.flatnonzero(np.diff(cell) > 1):
-            for k in range(int(cell[i]) + 1, min(int(cell[i + 1]), int(cell[i]) + 1 + math.ceil(self.hold_s))):
-                self.cells[rows, :, k % CELLS] = last[i][:, None]
+    def _put(self, rows: NDArray[np.intp], at: Floats, values: Floats) -> None:
+        """Write known readings into their cells; the first cell may hold readings of an earlier block."""
+        cell = np.floor(at).astype(np.int64)
+        starts = np.flatnonzero(np.concatenate([[True], cell[1:] != cell[:-1]]))
+        ends = np.concatenate([starts[1:], [len(cell)]])
+        n, where = ends - starts, cell[starts] % CELLS
+        total = np.add.reduceat(values, starts, axis=0)
+        least = np.minimum.reduceat(values, starts, axis=0)
+        greatest = np.maximum.reduceat(values, starts, axis=0)
+        count = np.repeat(n[:, None].astype(np.float64), len(rows), axis=1)
+        again = self.in_cell[rows] == cell[0]
+        if again.any():
+            k, old = rows[again], self.cells[rows[again], :, where[0]]
+            total[0, again] += old[:, MEAN] * self.readings[k]
+            least[0, again] = np.minimum(least[0, again], old[:, LEAST])
+            greatest[0, again] = np.maximum(greatest[0, again], old[:, GREATEST])
+            count[0, again] += self.readings[k]
+        last = values[ends - 1]
+        grid = rows[:, None], where[None, :]
+        for kind, found in ((LAST, last), (MEAN, total / count), (LEAST, least), (GREATEST, greatest)):
+            self.cells[grid[0], kind, grid[1]] = found.T
+        self.in_cell[rows], self.readings[rows] = cell[-1], count[-1]
+        # Inside a block a value stands until the next one, the last one until the newest cell, if it is not too old.
+        self._fill_gaps(rows, np.append(cell[starts], self.newest + 1), at[ends - 1], last)
+        self._hold(rows, values, at)
 
-    def _write_one(self, row: int, at: Floats, values: Floats) -> None:
-        for cell in np.unique(np.floor(at).astype(np.int64)):
-            inside = values[np.floor(at) == cell]
-            self.cells[row, :, cell % CELLS] = inside[-1], inside.mean(), inside.min(), inside.max()
-        self._hold(np.array([row], np.intp), values[:, None], at)
+    def _fill_gaps(self, rows: NDArray[np.intp], cell: NDArray[np.int64], read_at: Floats, last: Floats) -> None:
+        """Hold `last[i]`, read at `read_at[i]` in `cell[i]`, through the cells before `cell[i + 1]`."""
+        for i in np.flatnonzero(np.diff(cell) > 1):
+            until = min(int(cell[i + 1]), math.floor(read_at[i] + self.hold_s))
+            for k in range(int(cell[i]) + 1, until):
+                self.cells[rows, :, k % CELLS] = last[i][:, None]
 
     def _hold(self, rows: NDArray[np.intp], values: Floats, at: Floats) -> None:
         newest = values[-1]
