@@ -177,7 +177,7 @@ class Desk:
     def _figures(self, subject: Subject) -> EngineFigures:
         pipeline = self.watch.pipeline
         level = pipeline.level
-        requests, good = pipeline.slo_counts(subject)
+        slo = pipeline.slo_counts(subject)
         blind = {b.rule for b in (self.watch.last.blind if self.watch.last else ()) if b.subject == subject.key}
         return EngineFigures(
             up=self._is_up(subject),
@@ -185,8 +185,8 @@ class Desk:
             ttft_p95_s=level(subject, "ttft_p95_seconds"),
             e2e_p95_s=level(subject, "e2e_p95_seconds"),
             ttft_shares={stage: level(subject, name) for stage, name in _SHARES.items()},
-            slo_requests={"ttft_p95": requests},
-            slo_good={"ttft_p95": good},
+            slo_requests={objective: total for objective, (total, _) in slo.items()},
+            slo_good={objective: good for objective, (_, good) in slo.items()},
             blind={stem: stem in blind for stem in pipeline.rules},
         )
 

@@ -6,7 +6,7 @@ The live agent, replay, diagnose, the scenario tests and the scoreboard all call
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ import numpy as np
 
 from . import derived, snapshot
 from .baseline import Baseline
-from .config import Config
+from .config import Config, Slo
 from .harm import harm
 from .history import HistogramSeries, History
 from .incidents import Judged, OpenIncident, Pending, Tracker
@@ -44,6 +44,11 @@ from .tiers import Tier
 from .windows import Window
 
 MAX_SUBJECTS = 256
+_OBJECTIVES: dict[str, tuple[str, Callable[[Slo], float]]] = {
+    "ttft_p95": ("ttft_seconds", lambda slo: slo.ttft_p95_s),
+    "tpot_p95": ("tpot_seconds", lambda slo: slo.tpot_p95_s),
+}
+"""Objective → the histogram that counts it and its limit in seconds."""
 
 
 class Pipeline:
@@ -57,7 +62,7 @@ class Pipeline:
         self.baselines: dict[str, Baseline] = {}
         self.trackers: dict[str, Tracker] = {}
         self.seen: dict[str, SourceSeen] = {}
-        self.slo: dict[str, list[float]] = {}  # engine -> [requests, good ones], cumulative
+        self.slo: dict[str, dict[str, list[float]]] = {}  # engine -> objective -> [requests, good ones], cumulative
         self.states: dict[str, EngineState] = {}
         self.blind: tuple[Blind, ...] = ()
         self.now = -math.inf
@@ -123,10 +128,9 @@ class Pipeline:
         """What a rule may ask of an engine as of the last call. KeyError for an engine that was never seen."""
         return self._window(self.memory[subject.key])
 
-    def slo_counts(self, subject: Subject) -> tuple[float, float]:
-        """(requests, requests within the TTFT objective) since the start; cumulative."""
-        total, good = self.slo.get(subject.key, [0.0, 0.0])
-        return total, good
+    def slo_counts(self, subject: Subject) -> dict[str, tuple[float, float]]:
+        """Objective (ttft_p95, tpot_p95) → (requests, requests within it); cumulative, so rates are theirs to take."""
+        return {name: (total, good) for name, (total, good) in self.slo.get(subject.key, {}).items()}
 
     def snapshot(self) -> bytes:
         """The whole state; `restore` gives a pipeline that goes on exactly as this one would."""
@@ -212,25 +216,37 @@ class Pipeline:
         derived.write(w)
         self._count_slo(key, w)
         life = lifecycle(w, self.config.warm_up_s, self.config.maintenance)
-        found: list[Finding] = []
-        if life not in ("loading", "sleeping"):
-            for stem, rule in self.rules.items():
-                try:
-                    finding = rule.check(w, self.params[stem])
-                except Missing as e:
-                    blind.append(Blind(stem, (f"{e.signal}: {e.why}",), rule.opens_eyes, key))
-                    continue
-                if finding is not None:
-                    found.append(finding)
+        found = self._ask_rules(w, key, blind) if life not in ("loading", "sleeping") else []
+        if life == "loading":
+            blind += [Blind(s, ("engine: has not answered yet",), r.opens_eyes, key) for s, r in self.rules.items()]
         self.states[key] = _state(w, life)
         sure = tuple(f for f in found if f.confidence >= 0.5)
         return Judged(w, sure, tuple(f for f in found if f.confidence < 0.5), harm(w), life)
 
+    def _ask_rules(self, w: Window, key: str, blind: list[Blind]) -> list[Finding]:
+        found: list[Finding] = []
+        for stem, rule in self.rules.items():
+            try:
+                finding = rule.check(w, self.params[stem])
+            except Missing as e:
+                blind.append(Blind(stem, (f"{e.signal}: {e.why}",), rule.opens_eyes, key))
+                continue
+            if finding is not None:
+                found.append(finding)
+        return found
+
     def _count_slo(self, key: str, w: Window) -> None:
-        counts = self.slo.setdefault(key, [0.0, 0.0])
+        """From the engine's histograms, which count every request; from spans where it has none."""
+        counts = self.slo.setdefault(key, {name: [0.0, 0.0] for name in _OBJECTIVES})
         fresh = w.history.finished.take_fresh()
-        counts[0] += len(fresh)
-        counts[1] += sum(1 for ttft in fresh if ttft <= w.slo.ttft_p95_s)
+        for column, (name, (histogram, limit)) in enumerate(_OBJECTIVES.items()):
+            limit_s = limit(w.slo)
+            if w.has_histogram(histogram):
+                counts[name] = list(w.observed_so_far(histogram, limit_s))
+                continue
+            known = [f[column] for f in fresh if not math.isnan(f[column])]
+            counts[name][0] += len(known)
+            counts[name][1] += sum(1 for seconds in known if seconds <= limit_s)
 
     def _learn(self, key: str, judged: Judged) -> None:
         baseline = self.baselines[key]

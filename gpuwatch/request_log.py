@@ -37,7 +37,7 @@ class FinishedRequests:
         self.blocks: deque[Floats] = deque()
         self.rows = 0
         self.cut = 0
-        self.fresh_ttft_s: list[float] = []
+        self.fresh: list[tuple[float, float]] = []  # for the SLO counters
         self.ids: deque[NDArray[np.uint64]] = deque()
         self.pending: dict[int, list[tuple[float, Floats]]] = {}  # request without its whole: (received, span rows)
 
@@ -135,11 +135,12 @@ class FinishedRequests:
         else:
             self.blocks.append(out[order])
             self.ids.append(ids[order])
-        self.fresh_ttft_s.extend(out[order, 2][~np.isnan(out[order, 2])].tolist())
+        tpot = out[order, 7] / np.where(out[order, 10] > 1, out[order, 10] - 1, math.nan)
+        self.fresh.extend(zip(out[order, 2].tolist(), tpot.tolist(), strict=True))
 
-    def take_fresh(self) -> list[float]:
-        """The times to first token of the requests that were added since the last call, for the SLO counters."""
-        fresh, self.fresh_ttft_s = self.fresh_ttft_s, []
+    def take_fresh(self) -> list[tuple[float, float]]:
+        """(TTFT, TPOT) in seconds of the requests that were added since the last call; NaN where not known."""
+        fresh, self.fresh = self.fresh, []
         return fresh
 
 

@@ -172,6 +172,13 @@ class Window:
         k = int(np.searchsorted(bounds, limit, side="right"))
         return float(counts[:k].sum()) / n, n
 
+    def observed_so_far(self, name: str, limit: float) -> tuple[float, float]:
+        """(observations, observations ≤ the largest bucket bound that is ≤ limit) since the engine was first seen."""
+        series = self._histogram(name)
+        counts = series.points[-1][1]
+        k = int(np.searchsorted(series.bounds, limit, side="right"))
+        return float(counts.sum()), float(counts[:k].sum())
+
     def has_histogram(self, name: str) -> bool:
         """Whether the engine shows this histogram."""
         return any(n == name for _, n in self.history.histograms)

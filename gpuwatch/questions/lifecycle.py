@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ..config import Maintenance
 from ..model import Lifecycle, Missing
 from ..windows import Window
@@ -20,7 +22,7 @@ def lifecycle(w: Window, warm_up_s: float, maintenance: tuple[Maintenance, ...])
     failing = w.history.error_since.get("engine") or w.history.error_since.get("steps")
     if failing is not None and w.now - failing >= GONE_S:
         return "gone"
-    if not w.history.tiers:
+    if math.isnan(w.history.first_seen_at):
         return "loading"
     restarts = w.events("restart", 900.0)
     began = restarts[-1].at if restarts else w.history.first_seen_at

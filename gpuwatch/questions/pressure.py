@@ -44,7 +44,9 @@ class Pressure(NamedTuple):
 def pressure(w: Window) -> Pressure | None:
     """None where the engine has room, keeps up, or is full of a few long requests or behind a blocked head."""
     q = w.once(queue)
-    if q.trend in ("empty", "unknown") or q.waiting is None or q.waiting < 1:
+    if q.trend == "unknown":
+        raise Missing("req_waiting", "the queue is not known")
+    if q.trend == "empty" or q.waiting is None or q.waiting < 1:
         return None
     f = w.once(flow)
     began = w.once(began_at)
