@@ -18,6 +18,7 @@ from .request import Request, Stage
 from .scheduler import Scheduler
 from .settings import EngineSettings
 from .step import STEP_FIELDS, Runner, StepPlan, Telemetry
+from .step_extras import extra_fields
 
 _ENDED_AT = STEP_FIELDS.index("ended_at")
 _TOTALS = slice(STEP_FIELDS.index("arrived_total"), STEP_FIELDS.index("cached_tokens_total") + 1)
@@ -54,6 +55,7 @@ class Engine:
         self.epoch = 0
         self._inbox: deque[Request] = deque()
         self._aborts: deque[str] = deque()
+        self._extra_fields = extra_fields(settings)
         self.start()
 
     def start(self) -> None:
@@ -226,10 +228,10 @@ class Engine:
         self._steps += steps
 
     def record(self, plan: StepPlan, now: float) -> list[float]:
-        """The record (STEP_FIELDS) of a step that begins now, as planned."""
+        """The record (STEP_FIELDS, then step_extras) of a step that begins now, as planned."""
         scheduler, pool, chunks = self.scheduler, self.pool, [chunk for _, chunk in plan.prefill]
         waiting, prefill_tokens, decode_tokens = len(scheduler.waiting), sum(chunks), len(plan.decode)
-        return [
+        record = [
             self._steps, now, 0.0, prefill_tokens, decode_tokens, max(chunks, default=0),
             len(scheduler.running), waiting, scheduler.waiting_fit() if waiting else 0,
             now - scheduler.waiting.head.stage_since if waiting else 0.0,
@@ -239,3 +241,5 @@ class Engine:
             pool.held_slots_tokens - scheduler.written_tokens - prefill_tokens - decode_tokens,
             *self.counters.row(),
         ]  # fmt: skip
+        record += [extra.read(self) for extra in self._extra_fields]
+        return record

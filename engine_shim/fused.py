@@ -102,7 +102,7 @@ def _blocks(engine: Engine, steps: int) -> tuple[_Blocks, int]:
 def _records(engine: Engine, times: np.ndarray, blocks: _Blocks) -> np.ndarray:
     scheduler, pool, steps, decodes = engine.scheduler, engine.pool, len(times) - 1, len(engine.scheduler.decoding)
     first = engine.record(StepPlan(decode=scheduler.decoding), float(times[0]))
-    records = np.empty((steps, len(STEP_FIELDS)))
+    records = np.empty((steps, len(first)))
     records[:] = first
     count = np.arange(1, steps + 1)
     columns: dict[str, np.ndarray] = {

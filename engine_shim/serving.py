@@ -27,6 +27,7 @@ from engine_shim.server import EngineServer, Pages
 from engine_shim.settings import EngineSettings
 from engine_shim.shapes import SHAPES
 from engine_shim.step import Runner
+from engine_shim.step_extras import step_fields
 from engine_shim.telemetry import EngineInfo, EngineTelemetry, build_telemetry
 from engine_shim.tokens import CharTokenizer, FolderTokenizer, Tokenizer
 from engine_shim.worker import EngineWorker
@@ -246,6 +247,7 @@ def _telemetry(
         device=device.name if device else options.device or "cpu",
         gpu_uuid=gpu_uuid(options.engine_name, options.rank) if device else "",
         arguments=settings.arguments() | {"runner": options.runner},
+        step_fields=step_fields(settings),
     )
     return build_telemetry(
         info,

@@ -23,7 +23,7 @@ from .faults import FOREVER, Fault, Faults
 from .fused import Stretch, decode_stretch
 from .request import Request
 from .runners.model import NO_WORK, ModelRunner
-from .step import STEP_FIELDS
+from .step_extras import step_fields
 
 # How long a step lasts that could schedule nobody although requests wait: the engine looks again and again.
 EMPTY_STEP_S = 0.05
@@ -35,7 +35,7 @@ class Observer(Protocol):
     def steps(self, columns: dict[str, np.ndarray], readings: dict[str, np.ndarray]) -> None:
         """Steps completed since the last call, oldest first: at each poll, and at the end.
 
-        `columns` has the fields of step.STEP_FIELDS, `readings` one device reading per step, averaged over that step
+        `columns` has the engine's step fields (step_extras), `readings` one device reading per step, averaged over that step
         (runners.model.READINGS: gr_engine_active_ratio, sm_active_ratio, sm_occupancy_ratio, tensor_active_ratio,
         dram_active_ratio, dram_bytes [in the step], power_watts, sm_clock_hertz). All arrays have the same length.
         In gaps between steps the device idles: engine.runner.idle_readings().
@@ -109,7 +109,7 @@ class Player:
         self._faults = faults
         self._poll_s = poll_s
         self._fuse = fuse
-        self._log = StepLog(engine.runner, observer)
+        self._log = StepLog(engine.runner, observer, step_fields(engine.settings))
         self._start = self._clock.now()
         self._polls = 1
         self._next_poll = self._start + poll_s
@@ -243,8 +243,9 @@ class OneAhead:
 class StepLog:
     """Completed steps on their way to the observer, in blocks."""
 
-    def __init__(self, runner: ModelRunner, observer: Observer) -> None:
+    def __init__(self, runner: ModelRunner, observer: Observer, fields: tuple[str, ...]) -> None:
         self._runner = runner
+        self._fields = fields
         self._observer = observer
         self._rows: list[list[float]] = []
         self._works: list[tuple[float, ...]] = []
@@ -268,7 +269,7 @@ class StepLog:
         records = np.concatenate([block.records for block in self._blocks])
         work = np.concatenate([block.work for block in self._blocks])
         self._blocks = []
-        columns = dict(zip(STEP_FIELDS, records.T, strict=True))
+        columns = dict(zip(self._fields, records.T, strict=True))
         self._observer.steps(columns, self._runner.readings(work, columns["ended_at"] - columns["begun_at"]))
 
     def _close_rows(self) -> None:

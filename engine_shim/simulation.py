@@ -17,6 +17,7 @@ from .runners.model import ModelRunner
 from .scenario import Scenario
 from .settings import EngineSettings
 from .simulate import play
+from .step_extras import step_fields
 from .telemetry import EngineInfo, build_telemetry
 from .telemetry.gpu_page import Gpu, GpuPage
 from .world import World
@@ -87,6 +88,7 @@ def _info(settings: EngineSettings, device: Device, blocks: int, seed: int, star
         device=device.name,
         gpu_uuid=_uuid(device, seed, 0),
         arguments=settings.arguments(),
+        step_fields=step_fields(settings),
     )
 
 

@@ -68,6 +68,7 @@ class World:
         self._ended: list[tuple[Request, int]] = []
         self._readings: dict[str, float] = {}
         info = telemetry.info
+        self._fields = info.step_fields
         self._otlp = OtlpEncoder(info.engine, info.version, info.rank, info.model) if mode == "wire" else None
         self._emitters = self._choose(mode)
         header = {"gpuwatch_capture": 1, "producer": f"engine_shim {__version__}", "clock": "virtual", "t": start}
@@ -150,12 +151,12 @@ class World:
             self._emit_block(now, open_record)
 
     def _emit_block(self, now: float, open_record: list[float] | None) -> None:
-        cols = {name: _column(name, [block[name] for block in self._blocks]) for name in STEP_FIELDS}
+        cols = {name: _column(name, [block[name] for block in self._blocks]) for name in self._fields}
         shown = None
         if open_record is not None:
             shown = {
                 name: _us(value) if name in _FRACTIONS else int(value)
-                for name, value in zip(STEP_FIELDS, open_record, strict=True)
+                for name, value in zip(self._fields, open_record, strict=True)
             }
         self._line({"t": _us(now), "src": "steps", "cols": cols, "open": shown})
 

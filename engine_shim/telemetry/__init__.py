@@ -15,7 +15,6 @@ from dataclasses import replace
 import numpy as np
 
 from ..request import Request, Stage
-from ..step import STEP_FIELDS
 from .info import EngineInfo
 from .live import LiveRequests
 from .metrics import EngineMetrics
@@ -66,7 +65,7 @@ class EngineTelemetry:
                 self._book_pending()
 
     def steps(self, columns: dict[str, np.ndarray]) -> None:
-        """Completed steps as columns of STEP_FIELDS, oldest first: what `step_ended` is in virtual time."""
+        """Completed steps as columns of the info's step fields, oldest first: what `step_ended` is in virtual time."""
         if not len(columns["step"]):
             return
         self.metrics.steps(columns)
@@ -129,7 +128,7 @@ class EngineTelemetry:
             return
         records, self._pending = self._pending, []
         columns = np.array(records).T
-        self.steps(dict(zip(STEP_FIELDS, columns, strict=True)))
+        self.steps(dict(zip(self.info.step_fields, columns, strict=True)))
 
 
 def build_telemetry(

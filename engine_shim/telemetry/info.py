@@ -6,6 +6,8 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 
+from ..step import STEP_FIELDS
+
 Scalar = str | int | float | bool
 
 
@@ -25,6 +27,7 @@ class EngineInfo:
     device: str = ""
     gpu_uuid: str = ""
     arguments: dict[str, Scalar] = field(default_factory=dict)
+    step_fields: tuple[str, ...] = STEP_FIELDS  # of the engine's step records, in order
 
     @property
     def kv_capacity_tokens(self) -> int:

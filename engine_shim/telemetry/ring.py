@@ -30,10 +30,8 @@ DEFAULT_ROWS = 512
 TABLE_EVERY_S = 0.1
 
 _U64 = struct.Struct("<Q")
-_FIELDS = struct.Struct(f"<{len(STEP_FIELDS)}d")
 _TAIL = struct.Struct("<IIQ")  # crc, zero, seq
 _ROW = struct.Struct(f"<Q{len(REQUEST_FIELDS) - 1}d")
-SLOT_BYTES = _U64.size + _FIELDS.size + _TAIL.size
 _BEGUN = STEP_FIELDS.index("begun_at")
 _ENDED = STEP_FIELDS.index("ended_at")
 _UNITS = {"begun_at": "unix seconds", "ended_at": "unix seconds", "arrived_at": "unix seconds", "id": "hash"}
@@ -63,10 +61,12 @@ class RingWriter:
             raise ValueError(f"slot count must be a power of two, got {slots}")
         self._live = live
         self._slots, self._rows = slots, rows
-        self._table_at = HEADER_BYTES + slots * SLOT_BYTES
+        self._fields = struct.Struct(f"<{len(info.step_fields)}d")
+        self._slot_bytes = _U64.size + self._fields.size + _TAIL.size
+        self._table_at = HEADER_BYTES + slots * self._slot_bytes
         size = self._table_at + rows * _ROW.size
         self.path = ring_directory(directory) / f"{_file_stem(info.engine)}-{info.rank}.ring"
-        self._map = self._create(size, _header(info, slots, rows, unix_ns, monotonic_ns))
+        self._map = self._create(size, _header(info, self._slot_bytes, slots, rows, unix_ns, monotonic_ns))
         self._number = 0
         self._offset = HEADER_BYTES
         self._generation = 0
@@ -76,9 +76,9 @@ class RingWriter:
         """Write the planned step into the next slot."""
         number = self._number + 1
         self._number = number
-        self._offset = offset = HEADER_BYTES + ((number - 1) % self._slots) * SLOT_BYTES
+        self._offset = offset = HEADER_BYTES + ((number - 1) % self._slots) * self._slot_bytes
         seq = 2 * number - 1
-        fields = _FIELDS.pack(*record)
+        fields = self._fields.pack(*record)
         mapped = self._map
         end = offset + 8 + len(fields)
         mapped[offset + 8 : end] = fields
@@ -94,7 +94,7 @@ class RingWriter:
             return
         offset = self._offset
         seq = 2 * self._number
-        fields = _FIELDS.pack(*record)
+        fields = self._fields.pack(*record)
         mapped = self._map
         end = offset + 8 + len(fields)
         _U64.pack_into(mapped, offset, seq)
@@ -137,9 +137,9 @@ class RingWriter:
         return mapped
 
 
-def _header(info: EngineInfo, slots: int, rows: int, unix_ns: int, monotonic_ns: int) -> bytes:
+def _header(info: EngineInfo, slot_bytes: int, slots: int, rows: int, unix_ns: int, monotonic_ns: int) -> bytes:
     described = _describe(info)
-    fixed = struct.pack("<8sIIIII4xQQ", MAGIC, HEADER_BYTES, SLOT_BYTES, slots, _ROW.size, rows, monotonic_ns, unix_ns)
+    fixed = struct.pack("<8sIIIII4xQQ", MAGIC, HEADER_BYTES, slot_bytes, slots, _ROW.size, rows, monotonic_ns, unix_ns)
     head = bytearray(HEADER_BYTES)
     head[: len(fixed)] = fixed
     head[48:64] = secrets.token_bytes(16)
@@ -156,7 +156,7 @@ def _describe(info: EngineInfo) -> bytes:
         "engine": info.engine[:200],
         "rank": info.rank,
         "pid": os.getpid(),
-        "step": [{"name": n, "unit": _unit(n)} for n in STEP_FIELDS],
+        "step": [{"name": n, "unit": _unit(n)} for n in info.step_fields],
         "request": [{"name": n, "unit": _unit(n)} for n in REQUEST_FIELDS],
         "info": facts,
     }
