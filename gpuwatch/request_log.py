@@ -40,6 +40,8 @@ class FinishedRequests:
         self.fresh: list[tuple[float, float]] = []  # for the SLO counters
         self.ids: deque[NDArray[np.uint64]] = deque()
         self.pending: dict[int, list[tuple[float, Floats]]] = {}  # request without its whole: (received, span rows)
+        self.counted: dict[int, float] = {}  # request -> when it became a row: spans that come later are no second one
+        self.late = 0
 
     def add(self, spans: Spans, received_at: float) -> None:
         """Take finished stage spans. A request counts once its `request` span is there, or after ten seconds."""
@@ -47,7 +49,11 @@ class FinishedRequests:
             [spans.stage, spans.start, spans.end, spans.prompt_tokens, spans.output_tokens, spans.outcome]
         ).astype(np.float64)
         request = spans.request
-        whole = request[spans.stage == _WHOLE]
+        if self.counted:
+            fresh = np.array([r not in self.counted for r in request.tolist()], bool)
+            self.late += len(fresh) - int(fresh.sum())
+            request, columns = request[fresh], columns[fresh]
+        whole = request[columns[:, 0] == _WHOLE]
         split = ~np.isin(request, whole)
         for i in np.flatnonzero(split):
             if len(self.pending) < 4096:
@@ -60,8 +66,7 @@ class FinishedRequests:
                 request = np.concatenate([request[~split], np.array([r for r, _ in early], np.uint64)])
                 columns = np.concatenate([columns[~split], np.array([row for _, row in early])])
                 split = np.zeros(len(request), bool)
-        self._group(request[~split], columns[~split])
-        self._settle(received_at)
+        self._group(request[~split], columns[~split], received_at)
 
     def window(self, since: float, until: float) -> dict[str, Floats]:
         """The columns of the requests that ended in [since, until)."""
@@ -84,7 +89,10 @@ class FinishedRequests:
         return ids[order], {name: table[order, i] for i, name in enumerate(COLUMNS)}
 
     def forget(self, now: float) -> None:
-        """Drop what is older than fifteen minutes, and the oldest rows beyond the bound (counted)."""
+        """Count what waits in vain for its whole; drop what is too old, and the oldest rows beyond the bound (counted)."""
+        self._settle(now)
+        if self.counted and next(iter(self.counted.values())) < now - 2 * LATE_S:
+            self.counted = {r: at for r, at in self.counted.items() if at >= now - LATE_S}
         while self.blocks and (self.blocks[0][:, 1].max() < now - KEEP_S or self.rows > MAX_ROWS):
             if self.blocks[0][:, 1].max() >= now - KEEP_S:
                 self.cut += len(self.blocks[0])
@@ -96,12 +104,13 @@ class FinishedRequests:
         if old:
             request = np.array([r for r in old for _ in self.pending[r]], np.uint64)
             columns = np.array([row for r in old for _, row in self.pending.pop(r)])
-            self._group(request, columns)
+            self._group(request, columns, now)
 
-    def _group(self, request: NDArray[np.uint64], c: Floats) -> None:
+    def _group(self, request: NDArray[np.uint64], c: Floats, now: float) -> None:
         if not len(request):
             return
         ids, inverse = np.unique(request, return_inverse=True)
+        self.counted.update(dict.fromkeys(ids.tolist(), now))
         n = len(ids)
         stage, start, end = c[:, 0].astype(int), c[:, 1], c[:, 2]
         out = np.full((n, len(COLUMNS)), math.nan)

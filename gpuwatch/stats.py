@@ -44,25 +44,26 @@ def drain_refill_cycles(
     wait, then back.
 
     `reference[i]` is the usual size of the full batch at cell i (a trailing 60 s P90). A drain counts once requests have
-    waited for `queued_cells` cells in a row, the last of them low; it begins with the first of those. Returns the completed
-    cycles and the index at which a drain that is still going on began (−1 when none is).
+    waited for `queued_cells` cells in a row, the last of them low; it begins with the first of those, or with the last
+    high cell where requests have waited since long before. Returns the completed cycles and the index at which a drain
+    that is still going on began (−1 when none is).
     """
     cycles: list[Cycle] = []
-    fell, trough, low = -1, -1, math.inf
-    queued, was_high = 0, False
+    fell, trough, low, high = -1, -1, math.inf, -1
+    queued = 0
     for i, (r, w, ref) in enumerate(zip(running.tolist(), waiting.tolist(), reference.tolist(), strict=True)):
         if math.isnan(r) or math.isnan(ref) or ref < 4:  # a set of fewer than four has no batch to lose
             continue
         queued = queued + 1 if w > 0 else 0
-        if trough < 0 and was_high and r <= low_ratio * ref and queued >= queued_cells:
-            fell, trough, low = i - queued + 1, i, r
+        if trough < 0 <= high and r <= low_ratio * ref and queued >= queued_cells:
+            fell, trough, low = max(high, i - queued + 1), i, r
         if trough >= 0 and r < low:
             trough, low = i, r
         if r >= high_ratio * ref:
             if trough >= 0:
-                cycles.append(Cycle(max(fell, cycles[-1].refilled if cycles else 0), trough, i, 1 - low / ref))
+                cycles.append(Cycle(fell, trough, i, 1 - low / ref))
                 trough, low = -1, math.inf
-            was_high = True
+            high = i
     return cycles, fell if trough >= 0 else -1
 
 
