@@ -12,10 +12,13 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from .devices import Device
+from .policy_settings import check_policies
 from .shapes import BYTES_PER_VALUE, Shape, shape_named
 
 ADMISSION = ("fifo", "bypass")
 RESERVE = ("none", "prompt", "max_tokens")
+KV_LAYOUT = ("paged", "contiguous")
+PREFIX_EVICT = ("lru", "fifo")
 # Left free on the device for activations, graphs and the allocator's slack, on top of `memory_ratio`.
 WORKSPACE_BYTES = 1e9
 
@@ -44,11 +47,23 @@ class EngineSettings:
     tensor_parallel: int = 1
     memory_ratio: float = 0.9
     least_step_s: float = 0.0  # on torch: no step takes less, so that a small model stands for a slower device
+    kv_layout: str = "paged"
+    prefix_evict: str = "lru"
+    prefix_cache_ratio: float = 1.0
+    batching: str = "continuous"
+    scheduling: str = "fifo"
+    wait_limit_s: float = 0.0
+    ageing_s: float = 60.0
+    prefill_step_share: float = 1.0
+    prefill_step_seconds: float = 0.0
+    max_long_prefills: int = 0
+    long_prefill_tokens: int = 4096
 
     def __post_init__(self) -> None:
         self._check_types()
         self._check_ranges()
         self._check_combinations()
+        check_policies(self)
 
     def _check_types(self) -> None:
         for field in fields(self):
@@ -79,7 +94,12 @@ class EngineSettings:
         for key in ("kv_pool_ratio", "memory_ratio"):
             if not 0 < getattr(self, key) <= 1:
                 raise ValueError(f"{key} must be above 0 and at most 1, not {getattr(self, key)}")
-        choices = {"admission": ADMISSION, "reserve": RESERVE, "dtype": BYTES_PER_VALUE, "kv_dtype": BYTES_PER_VALUE}
+        if not 0 <= self.prefix_cache_ratio <= 1:
+            raise ValueError(f"prefix_cache_ratio must be between 0 and 1, not {self.prefix_cache_ratio}")
+        choices = {
+            "admission": ADMISSION, "reserve": RESERVE, "dtype": BYTES_PER_VALUE, "kv_dtype": BYTES_PER_VALUE,
+            "kv_layout": KV_LAYOUT, "prefix_evict": PREFIX_EVICT,
+        }  # fmt: skip
         for key, allowed in choices.items():
             if getattr(self, key) not in allowed:
                 raise ValueError(f"{key} must be one of {', '.join(allowed)}, not {getattr(self, key)!r}")
@@ -98,6 +118,11 @@ class EngineSettings:
         if self.max_chunk_tokens and not self.chunked_prefill:
             raise ValueError(
                 "max_chunk_tokens has no meaning without chunked_prefill; remove it or set chunked_prefill"
+            )
+        if self.kv_layout == "contiguous" and self.prefix_cache:
+            raise ValueError(
+                'kv_layout = "contiguous" gives each request one run of blocks, so no prefix can be shared; set '
+                "prefix_cache = false"
             )
         if self.shape.kv_heads % self.tensor_parallel:
             raise ValueError(f"tensor_parallel must divide the {self.shape.kv_heads} KV heads of model {self.model}")
@@ -158,10 +183,12 @@ class EngineSettings:
 
 
 _ALWAYS_SAID = frozenset(
-    "model max_num_seqs max_step_tokens chunked_prefill max_chunk_tokens block_tokens kv_pool_tokens kv_pool_ratio "
-    "watermark_ratio admission reserve prefix_cache max_model_len max_waiting accept_oversized dtype kv_dtype "
-    "tensor_parallel memory_ratio least_step_s".split()
-)
+    {
+        "model", "max_num_seqs", "max_step_tokens", "chunked_prefill", "max_chunk_tokens", "block_tokens",
+        "kv_pool_tokens", "kv_pool_ratio", "watermark_ratio", "admission", "reserve", "prefix_cache", "max_model_len",
+        "max_waiting", "accept_oversized", "dtype", "kv_dtype", "tensor_parallel", "memory_ratio", "least_step_s",
+    }
+)  # fmt: skip
 _KINDS = {bool: "true or false", int: "an integer", float: "a number", str: "a string"}
 
 
