@@ -97,6 +97,14 @@ class Window:
             raise Missing(signal, f"fewer than {thin:.0%} of the last {span_s:.0f} s are known")
         return values
 
+    def past(self, signal: str, span_s: float, kind: int = LAST) -> Floats:
+        """The same, whatever of it is known, from the best source even if that is silent now; all NaN is refused."""
+        for source in self.history.sources(signal):
+            values = self.history.tiers[source].span(signal, self.now, span_s, kind)
+            if not np.isnan(values).all():
+                return values
+        raise Missing(signal, f"nothing is known of the last {span_s:.0f} s")
+
     def mean(self, signal: str, span_s: float) -> float:
         """Time-weighted mean."""
         return float(np.nanmean(self.series(signal, span_s, MEAN)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ..config import Maintenance
-from ..model import Lifecycle, Missing
+from ..model import Event, Lifecycle, Missing
 from ..windows import Window
 
 GONE_S = 10.0
@@ -17,7 +17,7 @@ def lifecycle(w: Window, warm_up_s: float, maintenance: tuple[Maintenance, ...])
     if any(m.from_at <= w.now < m.until_at and m.engine in ("", w.subject.engine) for m in maintenance):
         return "maintenance"
     announced = w.events("maintenance", 86400.0)
-    if announced and float(announced[-1].detail.get("until_at", announced[-1].at)) > w.now:
+    if announced and _until_at(announced[-1]) > w.now:
         return "maintenance"
     failing = w.history.error_since.get("engine") or w.history.error_since.get("steps")
     if failing is not None and w.now - failing >= GONE_S:
@@ -34,3 +34,11 @@ def lifecycle(w: Window, warm_up_s: float, maintenance: tuple[Maintenance, ...])
         if answered < WARM_REQUESTS:
             return "warming"
     return "serving"
+
+
+def _until_at(announced: Event) -> float:
+    """When an announced maintenance ends. An end that is no number comes from outside, and announces nothing."""
+    try:
+        return float(announced.detail.get("until_at", announced.at))
+    except ValueError:
+        return announced.at

@@ -44,7 +44,7 @@ def stall(w: Window) -> Stall:
     quiet_s = min(moving)
     cadence = max((t.cadence_s for t in w.history.tiers.values() if not math.isnan(t.cadence_s)), default=1.0)
     for_s = quiet_s if inside > 0 and quiet_s > 2 * cadence else 0.0
-    return Stall(for_s, inside, math.nan, _learned(w).longest_s if w.has("step_seconds") else math.nan, math.nan)
+    return Stall(for_s, inside, math.nan, _learned(w).longest_s, math.nan)
 
 
 class _Learned(NamedTuple):
@@ -56,13 +56,13 @@ class _Learned(NamedTuple):
 def _learned(w: Window) -> _Learned:
     """What steps cost so far: seconds per prefill token of the slowest tenth of prefill-heavy seconds, and the longest.
 
-    The quadratic part of attention makes late chunks of a long prompt dearer than their tokens say; the rule's factor
-    of three covers it.
+    Asked of the past, because nothing is fresh while a step does not end. The quadratic part of attention makes late
+    chunks of a long prompt dearer than their tokens say; the rule's factor of three covers it.
     """
     try:
-        longest = w.series("step_seconds", 900.0, GREATEST, thin=0.0)
-        usual = w.series("step_seconds", 900.0, thin=0.0)
-        prefill = w.series("step_prefill_tokens", 900.0, GREATEST, thin=0.0)
+        longest = w.past("step_seconds", 900.0, GREATEST)
+        usual = w.past("step_seconds", 900.0)
+        prefill = w.past("step_prefill_tokens", 900.0, GREATEST)
     except Missing:
         return _Learned(0.0, 0.0, math.nan)
     with np.errstate(invalid="ignore"):

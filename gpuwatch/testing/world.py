@@ -133,9 +133,9 @@ class World:
         """The live request table from now on; None takes it away."""
         self._in_flight = None if rows is None else tuple(rows)
 
-    def event(self, what: str, **detail: str) -> None:
+    def event(self, kind: str, /, **detail: str) -> None:
         """Something that happened now: restart, version, arguments, change, maintenance."""
-        self._events.append(Event(self.subject, self.now, what, detail))
+        self._events.append(Event(self.subject, self.now, kind, detail))
 
     def says(self, **labels: str) -> None:
         """What the engine says of itself: model, max_num_seqs and the like."""
