@@ -7,7 +7,7 @@ held stays reserved. `watermark_ratio` of the pool is kept free, unless nothing 
 
 from __future__ import annotations
 
-from .blocks import BlockPool
+from .kv_pool import KvPool
 from .prefix import block_keys
 from .request import Request
 from .settings import EngineSettings
@@ -17,7 +17,7 @@ from .step import StopReason
 class Admission:
     """Answers what a request needs and whether it may come in. `reserved_blocks` are promised and not held yet."""
 
-    def __init__(self, settings: EngineSettings, pool: BlockPool) -> None:
+    def __init__(self, settings: EngineSettings, pool: KvPool) -> None:
         self._pool = pool
         self._reserve = settings.reserve
         self._prefix_cache = settings.prefix_cache
@@ -63,6 +63,8 @@ class Admission:
             return StopReason.NO_BLOCKS
         if need_blocks > free - self.reserved_blocks:
             return StopReason.RESERVATION
+        if need_blocks > self._pool.largest_run(free - self.reserved_blocks):
+            return StopReason.NO_BLOCKS
         if need_blocks > free - self.reserved_blocks - self.watermark_blocks(running):
             return StopReason.WATERMARK
         return None

@@ -5,7 +5,7 @@ A block is `block_tokens` token slots of the KV pool, known by its number. It is
 - *blank*: free, nothing worth keeping in it;
 - *held*: referred to by one or more requests (several only when they share a prefix);
 - *idle*: free, but it still holds the KV of a known prefix. It counts as free; when blank blocks run out, the idle
-  block that was released longest ago is forgotten and reused (LRU).
+  block that the eviction policy names is forgotten and reused (eviction.py). At most `cached_limit` blocks are idle.
 
 Only full blocks are published for reuse, under a key that stands for the whole prefix up to the block's end
 (prefix.py).
@@ -14,8 +14,10 @@ Invariants: blank + held + idle = total; a key names at most one block; a held b
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Hashable, Sequence
+
+from .eviction import POLICIES, IdleBlocks
+from .request import Request
 
 
 class OutOfBlocksError(RuntimeError):
@@ -25,7 +27,11 @@ class OutOfBlocksError(RuntimeError):
 class BlockPool:
     """Hands out blocks and takes them back. Not thread-safe: it belongs to the thread that steps the engine."""
 
-    def __init__(self, total_blocks: int, block_tokens: int) -> None:
+    interchangeable = True
+
+    def __init__(
+        self, total_blocks: int, block_tokens: int, evict: str = "lru", cached_limit: int | None = None
+    ) -> None:
         if total_blocks < 1 or block_tokens < 1:
             raise ValueError(f"a pool needs blocks with slots, not {total_blocks} blocks of {block_tokens} tokens")
         self.total_blocks = total_blocks
@@ -33,7 +39,8 @@ class BlockPool:
         self.held_slots_tokens = 0  # slots over all holders: a block shared by two requests counts twice
         self._references = [0] * total_blocks
         self._blank = list(range(total_blocks - 1, -1, -1))  # a stack, so that low numbers go out first
-        self._idle: OrderedDict[int, None] = OrderedDict()  # oldest release first
+        self._idle: IdleBlocks = POLICIES[evict]()
+        self._cached_limit = total_blocks if cached_limit is None else cached_limit
         self._block_of: dict[Hashable, int] = {}
         self._key_of: dict[int, Hashable] = {}
 
@@ -51,6 +58,23 @@ class BlockPool:
     def cached_blocks(self) -> int:
         """Free blocks that still hold a reusable prefix."""
         return len(self._idle)
+
+    @property
+    def largest_free_blocks(self) -> int:
+        """The most blocks that one request could be given: all free ones, wherever they are."""
+        return self.free_blocks
+
+    def largest_run(self, available_blocks: int) -> int:
+        """Of `available_blocks` free ones, how many one request could be given: all of them."""
+        return available_blocks
+
+    def room_for(self, count: int, held: Sequence[int], available_blocks: int) -> bool:
+        """Whether anybody can get `count` blocks beyond those it was promised."""
+        return count <= available_blocks
+
+    def in_the_way(self, request: Request, running: Sequence[Request]) -> Request | None:
+        """None: whoever gives up blocks, they serve."""
+        return None
 
     def blocks_for(self, tokens: int) -> int:
         """How many blocks `tokens` token slots fill."""
@@ -75,18 +99,19 @@ class BlockPool:
         """Add a reference to published `blocks`, as `match` found them."""
         for block in blocks:
             if self._references[block] == 0:
-                del self._idle[block]  # KeyError: not a published block
+                self._idle.remove(block)  # KeyError: not a published block
             self._references[block] += 1
         self.held_slots_tokens += len(blocks) * self.block_tokens
 
-    def take(self, count: int) -> list[int]:
-        """`count` blocks with nothing in them; forgets the oldest idle prefixes if need be. Raises OutOfBlocksError."""
+    def take(self, count: int, held: Sequence[int] = (), promised: int = 0) -> list[int]:
+        """`count` blocks with nothing in them; forgets idle prefixes if need be. Raises OutOfBlocksError.
+
+        What its owner holds or has been promised already does not matter here.
+        """
         if count > self.free_blocks:
             raise OutOfBlocksError(f"{count} blocks asked for, {self.free_blocks} of {self.total_blocks} free")
         while len(self._blank) < count:
-            block, _ = self._idle.popitem(last=False)
-            self._forget(block)
-            self._blank.append(block)
+            self._forget_one()
         if not count:
             return []
         taken = self._blank[-count:]
@@ -110,9 +135,11 @@ class BlockPool:
             if left:
                 continue
             if block in self._key_of:
-                self._idle[block] = None
+                self._idle.add(block)
             else:
                 self._blank.append(block)
+        while len(self._idle) > self._cached_limit:
+            self._forget_one()
         self.held_slots_tokens -= len(blocks) * self.block_tokens
 
     def publish(self, block: int, key: Hashable) -> None:
@@ -123,6 +150,9 @@ class BlockPool:
             return
         self._block_of[key] = block
         self._key_of[block] = key
+        self._idle.published(block)
 
-    def _forget(self, block: int) -> None:
+    def _forget_one(self) -> None:
+        block = self._idle.pop()
         del self._block_of[self._key_of.pop(block)]
+        self._blank.append(block)

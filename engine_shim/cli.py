@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from engine_shim import __version__
-from engine_shim.settings import ADMISSION, RESERVE, EngineSettings
+from engine_shim.settings import ADMISSION, KV_LAYOUT, PREFIX_EVICT, RESERVE, EngineSettings
 from engine_shim.shapes import BYTES_PER_VALUE
 
 # Help of each EngineSettings key.
@@ -30,6 +30,9 @@ _HELP = {
     "admission": "Whether requests that fit may pass a blocked head of the queue.",
     "reserve": "What must fit at admission.",
     "prefix_cache": "Reuse the KV of common prompt prefixes.",
+    "prefix_evict": "Which unused prefix block is forgotten first: lru, released longest ago; fifo, published first.",
+    "prefix_cache_ratio": "Share of the pool that unused prefix blocks may fill.",
+    "kv_layout": "paged: any free block serves any request; contiguous: a request's KV is one run, placed first fit.",
     "max_model_len": "Longest prompt plus output; for a folder at most, and by default, what its config.json says.",
     "max_waiting": "Queue length beyond which requests are refused.",
     "accept_oversized": "Queue requests that can never fit the pool instead of refusing them.",
@@ -42,6 +45,8 @@ _HELP = {
 _CHOICES = {
     "admission": ADMISSION,
     "reserve": RESERVE,
+    "kv_layout": KV_LAYOUT,
+    "prefix_evict": PREFIX_EVICT,
     "dtype": tuple(BYTES_PER_VALUE),
     "kv_dtype": tuple(BYTES_PER_VALUE),
 }

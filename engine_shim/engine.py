@@ -11,9 +11,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from .blocks import BlockPool
 from .clock import Clock, VirtualClock
 from .counters import Counters
+from .kv_pool import new_pool
 from .request import Request, Stage
 from .scheduler import Scheduler
 from .settings import EngineSettings
@@ -64,7 +64,7 @@ class Engine:
         self.epoch += 1
         self.started_at = self.clock.now()
         self.counters = Counters()
-        self.pool = BlockPool(self.pool_blocks, self.settings.block_tokens)
+        self.pool = new_pool(self.settings, self.pool_blocks)
         self.scheduler = Scheduler(self.settings, self.pool, self.counters)
         self.open: OpenStep | None = None
         self._requests: dict[str, Request] = {}

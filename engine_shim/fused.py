@@ -46,7 +46,9 @@ class _Blocks:
 def decode_stretch(engine: Engine, clock: VirtualClock, begins_before: float, ends_by: float) -> Stretch | None:
     """Run as many pure decode steps as begin before one clock time and end by the other; None if that is not worth it."""
     scheduler = engine.scheduler
-    if scheduler.prefilling or not scheduler.decoding or engine.has_mail() or _can_admit(engine):
+    if scheduler.prefilling or not scheduler.decoding or engine.has_mail() or not engine.pool.interchangeable:
+        return None
+    if _can_admit(engine):
         return None
     steps = min(MAX_STEPS, min([r.stop_after - r.output_tokens for r in scheduler.decoding]))
     decodes = len(scheduler.decoding)

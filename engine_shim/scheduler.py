@@ -19,8 +19,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .admission import Admission
-from .blocks import BlockPool
 from .counters import Counters
+from .kv_pool import KvPool
 from .prefix import block_keys
 from .request import Request, Stage
 from .settings import EngineSettings
@@ -31,7 +31,7 @@ from .waiting import WaitingQueue
 class Scheduler:
     """Decides step by step; owns queue, running set and pool. Not thread-safe: the engine's thread calls it."""
 
-    def __init__(self, settings: EngineSettings, pool: BlockPool, counters: Counters) -> None:
+    def __init__(self, settings: EngineSettings, pool: KvPool, counters: Counters) -> None:
         self.settings = settings
         self.pool = pool
         self.counters = counters
@@ -159,7 +159,9 @@ class Scheduler:
 
     @property
     def growth_blocks(self) -> int:
-        """Blocks that decoding requests can get before one must be preempted."""
+        """Blocks that decoding requests can surely get before one must be preempted, whichever of them asks."""
+        if not self.pool.interchangeable:
+            return 0
         return self.pool.free_blocks if self._growth_is_promised else self.admission.available_blocks
 
     def give_blocks(self, requests: list[Request], counts: list[int]) -> None:
@@ -178,12 +180,12 @@ class Scheduler:
         if missing <= 0:
             return True
         promised = min(missing, self.admission.outstanding_blocks(request))
-        while missing - promised > self.admission.available_blocks:
-            victim = self.running[-1]
+        while not self.pool.room_for(missing - promised, request.blocks, self.admission.available_blocks):
+            victim = self.pool.in_the_way(request, self.running) or self.running[-1]
             self._preempt(victim, plan)
             if victim is request:
                 return False
-        request.blocks += self.pool.take(missing)
+        request.blocks += self.pool.take(missing, request.blocks, request.reserved_blocks)
         self.admission.reserved_blocks -= promised
         return True
 
@@ -352,7 +354,8 @@ class Scheduler:
         return self.admission.need_blocks(request, self.admission.hits(request))
 
     def _admissible_blocks(self) -> int:
-        return self.admission.available_blocks - self.admission.watermark_blocks(len(self.running))
+        available = self.admission.available_blocks - self.admission.watermark_blocks(len(self.running))
+        return self.pool.largest_run(available)
 
 
 def _is_followed(request: Request) -> bool:

@@ -26,7 +26,13 @@ class ExtraField:
     read: Callable[[Engine], float]
 
 
-EXTRA_FIELDS: tuple[ExtraField, ...] = ()
+EXTRA_FIELDS = (
+    ExtraField(
+        "kv_largest_free_blocks",
+        lambda settings: settings.kv_layout == "contiguous",
+        lambda engine: engine.pool.largest_free_blocks,
+    ),
+)
 
 
 def extra_fields(settings: EngineSettings) -> tuple[ExtraField, ...]:
