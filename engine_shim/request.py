@@ -47,6 +47,7 @@ class Request:
     prefix_key: int = 0
     prefix_tokens: int = 0
     tenant: str = ""
+    priority: int = 0  # class: 0 interactive, 1 batch
     sampling: object | None = None
     listener: Listener | None = None
 

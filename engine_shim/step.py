@@ -19,6 +19,22 @@ class StopReason(IntEnum):
     WATERMARK = 4
     PREEMPTED = 5
     RESERVATION = 6
+    LONG_PREFILLS = 7
+    BATCH_RUNNING = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """What a step computes and nobody uses, because the rows of a static batch are as long as its longest one.
+
+    `samples` are next tokens of rows that have ended, `tokens` all rows of padding, `pairs` their pairs of a query and
+    a key, and `read_tokens` the KV tokens that they read.
+    """
+
+    samples: int
+    tokens: int
+    pairs: int
+    read_tokens: int
 
 
 @dataclass(slots=True)
@@ -31,6 +47,7 @@ class StepPlan:
     preempted: list[Request] = field(default_factory=list)
     stop_reason: StopReason = StopReason.QUEUE_EMPTY
     context_tokens: int = 0  # KV tokens that the decodes of this step read, their new ones included
+    padding: Padding | None = None  # of a static batch
 
 
 # The fields of a step record, in the order of docs/ring.md. A record is a list of floats in this order.

@@ -1,0 +1,52 @@
+"""`scheduling = "priority"`: interactive requests before batch ones, with ageing, so that batch work never starves.
+
+One number decides everything, the *rank*: arrival time, plus `ageing_s` for batch work. The smaller rank goes first in
+the queue, keeps its KV, and has its prefill computed. So a batch request gives way to interactive ones that arrive up
+to `ageing_s` after it, and to none that comes later: that is its bound, and no clock is needed to keep it.
+
+An interactive head that cannot get in displaces batch requests of a higher rank, the youngest first: they are preempted
+and go back to their place in the queue. One that has aged is displaced by no newcomer, so it makes progress.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..request import Request
+from ..waiting import WaitingQueue
+from .fifo import Fifo
+
+
+class Priority(Fifo):
+    """See the module."""
+
+    def rank(self, request: Request) -> float:
+        """Clock seconds; the smaller goes first."""
+        return request.arrived_at + self.settings.ageing_s * request.priority
+
+    def enqueue(self, queue: WaitingQueue, request: Request, need_blocks: int) -> None:
+        """By rank."""
+        queue.insert(request, need_blocks, self.rank(request))
+
+    def requeue(self, queue: WaitingQueue, request: Request, need_blocks: int) -> None:
+        """By rank as well: what a preemption took from batch work must not hold up interactive requests."""
+        queue.insert(request, need_blocks, self.rank(request))
+
+    def victim(self, running: Sequence[Request]) -> Request:
+        """The highest rank: the youngest of the lowest class that has not aged; of equals the one admitted last."""
+        return max(reversed(running), key=self.rank)
+
+    def outranked(self, head: Request, running: Sequence[Request]) -> list[Request]:
+        """Requests of a lower class and a higher rank, the highest first."""
+        own = self.rank(head)
+        lower = [request for request in running if request.priority > head.priority and self.rank(request) > own]
+        return sorted(lower, key=self.rank, reverse=True)
+
+    def split_prefills(self, prefilling: list[Request], queue: WaitingQueue) -> tuple[list[Request], list[Request]]:
+        """By rank; those that the queue's head outranks come after it."""
+        ordered = sorted(prefilling, key=self.rank)
+        if not queue:
+            return ordered, []
+        own = self.rank(queue.head)
+        first = [request for request in ordered if self.rank(request) <= own]
+        return first, ordered[len(first) :]

@@ -1,0 +1,48 @@
+"""`scheduling = "shortest_prompt"`: the shortest prompt first, which gives the lowest mean time to first token.
+
+Long prompts starve while short ones keep coming, unless `wait_limit_s` is set: one that has waited so long goes before
+all others that have not. Preempted requests go first, as under FIFO; equal prompts in order of arrival.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from ..request import Request, Stage
+from ..settings import EngineSettings
+from ..waiting import WaitingQueue
+from .fifo import Fifo
+
+
+class ShortestPrompt(Fifo):
+    """See the module. Promoted requests keep the order of their arrival among themselves."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        super().__init__(settings)
+        self._wait_limit_s = settings.wait_limit_s or math.inf
+        self._arrivals: deque[Request] = deque()  # some of them have left the queue by another way
+
+    def enqueue(self, queue: WaitingQueue, request: Request, need_blocks: int) -> None:
+        """Behind all prompts that are as short."""
+        queue.insert(request, need_blocks, rank=request.prompt_tokens)
+        if self._wait_limit_s < math.inf:
+            self._arrivals.append(request)
+
+    def promote(self, queue: WaitingQueue, now: float) -> None:
+        """Move starving requests before all that are not."""
+        arrivals = self._arrivals
+        while arrivals and (arrivals[0].stage is not Stage.QUEUE or self.changes_at() <= now):
+            request = arrivals.popleft()
+            if request.stage is Stage.QUEUE:
+                need_blocks = queue.remove(request)
+                queue.insert(request, need_blocks, rank=0)
+
+    def changes_at(self) -> float:
+        """When the oldest arrival will have starved."""
+        return self._arrivals[0].stage_since + self._wait_limit_s if self._arrivals else math.inf
+
+    def passable(self, queue: WaitingQueue, now: float) -> int:
+        """Nobody passes a request that has been promoted."""
+        up_to_starving = queue.count_up_to(0)
+        return up_to_starving if up_to_starving > queue.count_up_to(-1) else super().passable(queue, now)
