@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from engine_shim import __version__
+from engine_shim.policy_settings import BATCHING, SCHEDULING
 from engine_shim.settings import ADMISSION, KV_LAYOUT, PREFIX_EVICT, RESERVE, EngineSettings
 from engine_shim.shapes import BYTES_PER_VALUE
 
@@ -29,6 +30,14 @@ _HELP = {
     "watermark_ratio": "Share of the pool that admission keeps free.",
     "admission": "Whether requests that fit may pass a blocked head of the queue.",
     "reserve": "What must fit at admission.",
+    "batching": "continuous: requests join and leave at any step; static: one whole batch after the other, padded.",
+    "scheduling": "Order of service: fifo; fifo_wait_limit; priority classes with ageing; shortest_prompt first.",
+    "wait_limit_s": "Wait after which nobody passes a request any more (fifo_wait_limit, shortest_prompt); 0: none.",
+    "ageing_s": "With priority: interactive requests that come later than this do not pass a batch request.",
+    "prefill_step_share": "Share of max_step_tokens that prefills may take while others decode.",
+    "prefill_step_seconds": "Step time that prefills are cut to while others decode, as measured; 0: no such limit.",
+    "max_long_prefills": "Long prompts that may be computed at the same time; 0: no limit.",
+    "long_prefill_tokens": "From how many tokens on a prompt is long, for max_long_prefills.",
     "prefix_cache": "Reuse the KV of common prompt prefixes.",
     "prefix_evict": "Which unused prefix block is forgotten first: lru, released longest ago; fifo, published first.",
     "prefix_cache_ratio": "Share of the pool that unused prefix blocks may fill.",
@@ -45,6 +54,8 @@ _HELP = {
 _CHOICES = {
     "admission": ADMISSION,
     "reserve": RESERVE,
+    "batching": BATCHING,
+    "scheduling": SCHEDULING,
     "kv_layout": KV_LAYOUT,
     "prefix_evict": PREFIX_EVICT,
     "dtype": tuple(BYTES_PER_VALUE),

@@ -48,8 +48,9 @@ def decode_stretch(engine: Engine, clock: VirtualClock, begins_before: float, en
     scheduler = engine.scheduler
     if scheduler.prefilling or not scheduler.decoding or engine.has_mail() or not engine.pool.interchangeable:
         return None
-    if _can_admit(engine):
+    if not scheduler.batching.fusable or _can_admit(engine):
         return None
+    begins_before = min(begins_before, scheduler.order.changes_at())
     steps = min(MAX_STEPS, min([r.stop_after - r.output_tokens for r in scheduler.decoding]))
     decodes = len(scheduler.decoding)
     step_s = engine.runner.decode_seconds(decodes, scheduler.context_tokens + decodes)
@@ -76,12 +77,14 @@ def decode_stretch(engine: Engine, clock: VirtualClock, begins_before: float, en
 
 def _can_admit(engine: Engine) -> bool:
     scheduler = engine.scheduler
-    if not scheduler.waiting or len(scheduler.running) >= engine.settings.max_num_seqs:
+    if not scheduler.waiting:
         return False
+    if len(scheduler.running) >= engine.settings.max_num_seqs:
+        return bool(scheduler.displaceable())
     if engine.settings.admission == "bypass" and scheduler.waiting_fit():
         return True  # or nearly so
     _, refusal = scheduler.next_admissible()
-    return refusal is None
+    return refusal is None or bool(scheduler.displaceable())
 
 
 def _blocks(engine: Engine, steps: int) -> tuple[_Blocks, int]:

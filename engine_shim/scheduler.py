@@ -6,6 +6,10 @@ One step, in this order (`schedule`):
 2. prefills under way get a chunk each, as far as the token budget goes;
 3. waiting requests are admitted while max_num_seqs, budget and blocks allow, unless somebody was preempted.
 
+Policies (policies/) decide what this leaves open: in which order requests wait and who may pass whom, who is preempted,
+how much of the budget prefills may take, and whether requests may join at all in this step. What is said here of order
+is that of the plain one, FIFO.
+
 When a request that holds KV cannot get a block, the request admitted last is preempted: its blocks are freed, all its
 KV must be computed again, and it goes to the front of the queue. Without chunked prefill, prompts are computed whole,
 in steps of their own that come before decodes; a single prompt may then exceed the budget.
@@ -16,11 +20,14 @@ than that, whose KV the next step writes. Invariant: reserved blocks are never m
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from .admission import Admission
 from .counters import Counters
 from .kv_pool import KvPool
+from .policies import batching_for, long_prefills_for, order_for, prefill_budget_for
+from .policies.displacement import victims_for
 from .prefix import block_keys
 from .request import Request, Stage
 from .settings import EngineSettings
@@ -36,6 +43,10 @@ class Scheduler:
         self.pool = pool
         self.counters = counters
         self.admission = Admission(settings, pool)
+        self.order = order_for(settings)
+        self.batching = batching_for(settings)
+        self.prefill_budget = prefill_budget_for(settings)
+        self.long_prefills = long_prefills_for(settings)
         self.waiting = WaitingQueue()
         self.running: list[Request] = []  # in order of admission: the last one is preempted first
         self.decoding: list[Request] = []  # those of `running` whose prefill is complete
@@ -53,21 +64,38 @@ class Scheduler:
     def schedule(self, now: float) -> StepPlan:
         """Plan the next step at clock time `now`. The plan is empty when nothing can be computed."""
         self._now = now
+        self.order.promote(self.waiting, now)
+        self.batching.begin(self.running)
         plan = StepPlan()
-        budget = self.settings.max_step_tokens
         if self.settings.chunked_prefill:
-            budget -= self._plan_decodes(plan)
-            budget -= self._plan_chunks(plan, budget)
-            plan.stop_reason = StopReason.PREEMPTED if plan.preempted else self._admit(plan, budget)
+            self._plan_mixed(plan)
         else:
-            plan.stop_reason = self._admit(plan, budget)
-            if not plan.prefill:
-                self._plan_decodes(plan)
-            if plan.preempted:
-                plan.stop_reason = StopReason.PREEMPTED
+            self._plan_whole_prompts(plan)
         if plan.decode:
             plan.context_tokens = self.context_tokens + len(plan.decode)
+        self.batching.planned(plan)
         return plan
+
+    def _plan_mixed(self, plan: StepPlan) -> None:
+        """Decodes first, then prefills in what the budget leaves."""
+        budget = self.settings.max_step_tokens
+        if self.batching.decodes(self.prefilling):
+            budget -= self._plan_decodes(plan)
+        budget = self.prefill_budget.tokens(budget, len(plan.decode))
+        first, later = self.order.split_prefills(self.prefilling, self.waiting)
+        budget -= self._plan_chunks(plan, first, budget)
+        plan.stop_reason = StopReason.PREEMPTED if plan.preempted else self._admit(plan, budget)
+        if later:
+            budget -= sum(chunk for request, chunk in plan.prefill if request in plan.admitted)
+            self._plan_chunks(plan, later, budget)
+
+    def _plan_whole_prompts(self, plan: StepPlan) -> None:
+        """New prompts if there is room for any, else decodes."""
+        plan.stop_reason = self._admit(plan, self.settings.max_step_tokens)
+        if not plan.prefill and self.batching.decodes(self.prefilling):
+            self._plan_decodes(plan)
+        if plan.preempted:
+            plan.stop_reason = StopReason.PREEMPTED
 
     def _plan_decodes(self, plan: StepPlan) -> int:
         block_tokens = self.pool.block_tokens
@@ -84,26 +112,35 @@ class Scheduler:
         plan.decode = self.decoding.copy()
         return len(plan.decode)
 
-    def _plan_chunks(self, plan: StepPlan, budget: int) -> int:
+    def _plan_chunks(self, plan: StepPlan, requests: list[Request], budget: int) -> int:
+        """Chunks for `requests`; returns the tokens planned. Behind new admissions nobody is preempted for a chunk."""
         before = budget
-        for request in self.prefilling.copy():
+        for request in requests:
             chunk = min(request.total_tokens - request.computed_tokens, budget, self._chunk_limit)
             if chunk <= 0 or request.stage is not Stage.PREFILL:
                 continue
-            if self._grow(request, request.computed_tokens + chunk, plan):
+            tokens = request.computed_tokens + chunk
+            if plan.admitted and not self._can_grow(request, self.pool.blocks_for(tokens) - len(request.blocks)):
+                continue
+            if self._grow(request, tokens, plan):
                 plan.prefill.append((request, chunk))
                 budget -= chunk
         return before - budget
 
     def _admit(self, plan: StepPlan, budget: int) -> StopReason:
         while self.waiting:
-            if len(self.running) >= self.settings.max_num_seqs:
-                return StopReason.MAX_NUM_SEQS
+            if not self.batching.admits():
+                return StopReason.BATCH_RUNNING
+            full = len(self.running) >= self.settings.max_num_seqs
             if budget <= 0:
-                return StopReason.TOKEN_BUDGET
-            index, refusal = self.next_admissible()
+                return StopReason.MAX_NUM_SEQS if full else StopReason.TOKEN_BUDGET
+            index, refusal = (0, StopReason.MAX_NUM_SEQS) if full else self.next_admissible()
             if refusal is not None:
-                return refusal
+                if not self._displace(plan):
+                    return refusal
+                continue
+            if plan.preempted and self.waiting.at(index) in plan.preempted:
+                return StopReason.PREEMPTED
             chunk = self._start(index, budget, alone=not plan.prefill, plan=plan)
             if not chunk:
                 return StopReason.TOKEN_BUDGET
@@ -111,23 +148,53 @@ class Scheduler:
         return StopReason.QUEUE_EMPTY
 
     def next_admissible(self) -> tuple[int, StopReason | None]:
-        """Queue position of the next request to admit, or why the head cannot be.
+        """Queue position of the next request to admit, or why the first that may come in cannot.
 
         Under "bypass", requests of the queue's window whose need is met pass a head that must wait. Those that only
         prefix hits would make fit are not found: looking them all up in every step would cost more than it gains.
         """
-        refusal = self.admission.refusal(self.head_need_blocks(), len(self.running))
+        first = self._first_eligible()
+        if first is None:
+            return 0, StopReason.LONG_PREFILLS
+        refusal = self.admission.refusal(self._need_blocks(self.waiting.at(first)), len(self.running))
         if refusal is None or self.settings.admission == "fifo" or not self.waiting_fit():
-            return 0, refusal
+            return first, refusal
         room = self._admissible_blocks()
-        for index, request, need_blocks in self.waiting.window():
-            if need_blocks <= room and self._need_blocks(request) <= room:
+        for index, request, need_blocks in islice(self.waiting.window(), self.order.passable(self.waiting, self._now)):
+            if need_blocks <= room and self._need_blocks(request) <= room and not self._is_held_back(request):
                 return index, None
-        return 0, refusal
+        return first, refusal
+
+    def _first_eligible(self) -> int | None:
+        """Position of the first request that is not held back by the limit on long prefills; nearly always the head."""
+        if not self.long_prefills.limited:
+            return 0
+        return next((i for i, request, _ in self.waiting.window() if not self._is_held_back(request)), None)
+
+    def _is_held_back(self, request: Request) -> bool:
+        return self.long_prefills.holds_back(request, self.prefilling)
+
+    def displaceable(self, spared: Sequence[Request] = ()) -> list[Request]:
+        """Whom the queue's head may and would displace to get in; empty if it cannot that way either."""
+        head = self.waiting.head
+        candidates = [request for request in self.order.outranked(head, self.running) if request not in spared]
+        if not candidates or self._is_held_back(head):
+            return []
+        slots = self.settings.max_num_seqs
+        return victims_for(self.head_need_blocks(), candidates, self.admission, len(self.running), slots)
+
+    def _displace(self, plan: StepPlan) -> bool:
+        """Preempt for the sake of the queue's head; whether anybody was. Nobody comes and goes in the same step."""
+        if self.waiting.head in plan.preempted:
+            return False
+        victims = self.displaceable(spared=plan.admitted)
+        for victim in victims:
+            self._preempt(victim, plan)
+        return bool(victims)
 
     def _start(self, index: int, budget: int, alone: bool, plan: StepPlan) -> int:
         """Admit the request at queue position `index`; returns its first chunk, or 0 if the step has no room for it."""
-        request = next(r for i, r, _ in self.waiting.window() if i == index) if index else self.waiting.head
+        request = self.waiting.at(index)
         hits = self.admission.hits(request)
         cached_tokens = len(hits) * self.pool.block_tokens
         chunk = request.total_tokens - cached_tokens
@@ -175,19 +242,24 @@ class Scheduler:
             del blocks[:count]
 
     def _grow(self, request: Request, tokens: int, plan: StepPlan) -> bool:
-        """Give `request` blocks for `tokens` tokens in all, preempting from the back; False if it had to go itself."""
+        """Give `request` blocks for `tokens` tokens in all, preempting for it; False if it had to go itself."""
         missing = self.pool.blocks_for(tokens) - len(request.blocks)
         if missing <= 0:
             return True
-        promised = min(missing, self.admission.outstanding_blocks(request))
-        while not self.pool.room_for(missing - promised, request.blocks, self.admission.available_blocks):
-            victim = self.pool.in_the_way(request, self.running) or self.running[-1]
+        while not self._can_grow(request, missing):
+            victim = self.pool.in_the_way(request, self.running) or self.order.victim(self.running)
             self._preempt(victim, plan)
             if victim is request:
                 return False
+        promised = min(missing, self.admission.outstanding_blocks(request))
         request.blocks += self.pool.take(missing, request.blocks, request.reserved_blocks)
         self.admission.reserved_blocks -= promised
         return True
+
+    def _can_grow(self, request: Request, blocks: int) -> bool:
+        """Whether there are `blocks` more for a request that runs, without a preemption."""
+        unpromised = blocks - min(blocks, self.admission.outstanding_blocks(request))
+        return self.pool.room_for(unpromised, request.blocks, self.admission.available_blocks)
 
     def _preempt(self, request: Request, plan: StepPlan) -> None:
         if request.stage is Stage.DECODE and request in plan.decode:
@@ -199,7 +271,7 @@ class Scheduler:
         self._let_go(request)
         request.computed_tokens = 0
         request.enter(Stage.REQUEUE, self._now)
-        self.waiting.push_front(request, self.admission.promise_blocks(request))
+        self.order.requeue(self.waiting, request, self.admission.promise_blocks(request))
         self.counters.preempted += 1
         plan.preempted.append(request)
 
@@ -232,6 +304,7 @@ class Scheduler:
 
     def complete(self, plan: StepPlan, tokens: list[int], now: float) -> list[Request]:
         """Book a step that ended at `now` with the runner's `tokens`; returns the requests that finish with it."""
+        self.prefill_budget.measured(plan, now - self._now)
         self._now = now
         done: list[Request] = []
         if self.followed:
@@ -321,7 +394,7 @@ class Scheduler:
         """Queue a request at clock time `now`."""
         self.followed += _is_followed(request)
         request.enter(Stage.QUEUE, now)
-        self.waiting.append(request, self.admission.promise_blocks(request))
+        self.order.enqueue(self.waiting, request, self.admission.promise_blocks(request))
 
     def finish(self, request: Request, reason: str, now: float) -> None:
         """Remove a request that waits or runs; `reason` as in Request.finish_reason."""
