@@ -8,7 +8,7 @@ import os
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwatch.demo.panel import Moment, Plots, panel, plain_line
@@ -25,6 +25,7 @@ def moment(
     return Moment(now, 0.0, "virtual time", line, running, 3.0, 0.5, (incident(),) if opened else ())
 
 
+@settings(deadline=None)
 @given(st.integers(1, 200), st.text(max_size=300), st.lists(numbers, max_size=700), st.booleans(), st.booleans())
 def test_no_line_is_wider_than_the_terminal(
     width: int, line: str, values: list[float], colours: bool, opened: bool

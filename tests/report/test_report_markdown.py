@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwatch.report import render_markdown
@@ -32,6 +32,7 @@ def test_hostile_strings_stay_text() -> None:
     assert all(line.replace("\\|", "").count("|") in (5, 6) for line in table)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=200))
 def test_escaped_text_has_no_live_markup(text: str) -> None:
     """One line, and every special character is either gone or escaped."""
@@ -43,6 +44,7 @@ def test_escaped_text_has_no_live_markup(text: str) -> None:
         assert out.replace("\\\\", "").count(special) == out.replace("\\\\", "").count("\\" + special)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=200))
 def test_a_code_span_cannot_be_left(text: str) -> None:
     """The fence is longer than any run of backticks inside."""

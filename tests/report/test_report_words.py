@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwatch.report.scales import decimate, time_ticks, value_ticks
@@ -37,6 +37,7 @@ def test_a_quantity_reads_with_its_unit(case: str) -> None:
     assert quantity(value, unit) == text
 
 
+@settings(deadline=None)
 @given(st.floats(allow_nan=True, allow_infinity=True))
 def test_no_number_breaks_the_words(value: float) -> None:
     """Any float can be said in any unit, in one short line."""
@@ -62,6 +63,7 @@ def test_times_are_said_absolutely_and_relatively() -> None:
     assert readable("kv_usage_ratio") == "KV usage ratio"
 
 
+@settings(deadline=None)
 @given(st.floats(min_value=1e-6, max_value=1e12))
 def test_value_ticks_are_few_round_and_cover_the_peak(high: float) -> None:
     """From zero to at least the peak, evenly, with at most six steps."""
@@ -72,6 +74,7 @@ def test_value_ticks_are_few_round_and_cover_the_peak(high: float) -> None:
     assert np.allclose(np.diff(ticks), ticks[1])
 
 
+@settings(deadline=None)
 @given(st.floats(min_value=1.0, max_value=6 * 86400.0))
 def test_time_ticks_lie_inside_and_are_few(span_s: float) -> None:
     """Round times within the axis, at most nine."""
@@ -81,6 +84,7 @@ def test_time_ticks_lie_inside_and_are_few(span_s: float) -> None:
     assert len(ticks) <= 9
 
 
+@settings(deadline=None)
 @given(st.lists(st.one_of(st.floats(-1e9, 1e9), st.just(math.nan)), min_size=1, max_size=5000), st.integers(5, 300))
 def test_decimation_keeps_extremes_and_order(values: list[float], columns: int) -> None:
     """The least and the greatest value survive, times ascend, and the size is bounded."""
@@ -95,6 +99,7 @@ def test_decimation_keeps_extremes_and_order(values: list[float], columns: int) 
         assert np.isnan(v).any(), "a gap must stay a gap"
 
 
+@settings(deadline=None)
 @given(st.lists(st.one_of(st.floats(0, 1e6), st.just(math.nan)), max_size=400), st.integers(0, 200))
 def test_a_sparkline_fits_and_never_draws_the_unknown(values: list[float], width: int) -> None:
     """Never wider than asked; a column without a value is a space; the peak is a full bar."""
