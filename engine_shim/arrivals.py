@@ -100,6 +100,7 @@ class _Source:
             prefix_key=zlib.crc32(stream.name.encode()) if shared else 0,
             prefix_tokens=shared,
             tenant=stream.tenant,
+            priority=stream.priority,
         )
 
     def finished(self, at: float, served: bool) -> None:

@@ -47,6 +47,7 @@ class ServedModel:
     max_model_len: int
     kv_capacity_tokens: int
     eos_token_ids: tuple[int, ...] = ()
+    has_priorities: bool = False  # whether its scheduler tells classes apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ class Ask:
     include_usage: bool
     ignore_eos: bool
     tenant: str
+    priority: int = 0  # index into request.PRIORITY_CLASSES
 
 
 class StreamOptions(Struct):
@@ -82,6 +84,7 @@ class _Body(Struct, kw_only=True):
     stream_options: StreamOptions | None = None
     ignore_eos: bool | None = None
     user: str | None = None
+    priority: int | None = None  # as vLLM has it: the higher, the later; above 0 is batch work here
     logprobs: bool | int | None = None
 
     def unsupported(self) -> str | None:
@@ -183,6 +186,8 @@ def _check(body: _Body, model: ServedModel) -> None:
     key = body.unsupported()
     if key is not None:
         raise ApiError(400, f"This value of `{key}` is not supported.", key, "unsupported_value")
+    if body.priority and not model.has_priorities:
+        raise ApiError(400, "The engine does not schedule by priority.", "priority", "unsupported_value")
     if body.stream_options is not None and not body.stream:
         raise ApiError(400, "`stream_options` needs `stream`.", "stream_options")
 
@@ -236,4 +241,5 @@ def _ask(body: _Body, model: ServedModel, prompt: list[int], max_tokens: int, *,
         include_usage=bool(body.stream_options and body.stream_options.include_usage),
         ignore_eos=bool(body.ignore_eos),
         tenant=(body.user or "")[:MAX_TENANT_CHARACTERS],
+        priority=int((body.priority or 0) > 0),
     )

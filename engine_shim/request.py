@@ -18,6 +18,9 @@ class Stage(IntEnum):
     FINISHED = 5
 
 
+PRIORITY_CLASSES = ("interactive", "batch")  # who waits for an answer, and who has time
+
+
 class Listener(Protocol):
     """Who waits for a request's tokens. Called by the thread that steps the engine; must be quick and not raise."""
 
@@ -47,7 +50,7 @@ class Request:
     prefix_key: int = 0
     prefix_tokens: int = 0
     tenant: str = ""
-    priority: int = 0  # class: 0 interactive, 1 batch
+    priority: int = 0  # index into PRIORITY_CLASSES
     sampling: object | None = None
     listener: Listener | None = None
 

@@ -40,6 +40,7 @@ class LoadTable(_Table, frozen=True):
     max_tokens: int | None = None
     shared_prefix_tokens: int = 0
     tenant: str = ""
+    priority: Literal["interactive", "batch"] = "interactive"
 
 
 class Expect(_Table, frozen=True):

@@ -1,7 +1,8 @@
 """`schedule`: the demand of a scenario for a real engine, as JSON lines: who plays it needs nothing else of this package.
 
 First the header: `{"schedule": 1, "scenario", "about", "duration_s", "serve": [arguments], "faults": [tables]}`. Then one
-line an arrival, ascending: `{"at_s", "prompt_tokens", "max_tokens", "tenant", "shared_prefix_tokens", "stream"}`.
+line an arrival, ascending: `{"at_s", "prompt_tokens", "max_tokens", "tenant", "shared_prefix_tokens", "stream"}`,
+of a batch request also `"priority": 1`.
 `max_tokens` is the length that the answer shall have: the tiny model does not end by itself.
 
 A real engine on a CPU is no H100, so a scenario may have a form of its own for it, `torch/<stem>.toml` beside the file.
@@ -84,7 +85,7 @@ def lines(scenario: Scenario, seed: int) -> Iterator[dict[str, Any]]:
     demand = Demand(scenario.streams, rates, pool_tokens=pool_tokens, seed=seed, start=0.0)
     while (at := demand.peek()) < math.inf:
         request = demand.take()
-        yield {
+        line = {
             "at_s": round(at, 4),
             "prompt_tokens": request.prompt_tokens,
             "max_tokens": request.stop_after,
@@ -92,6 +93,7 @@ def lines(scenario: Scenario, seed: int) -> Iterator[dict[str, Any]]:
             "shared_prefix_tokens": request.prefix_tokens,
             "stream": request.id.rpartition("-")[0],
         }
+        yield line | {"priority": request.priority} if request.priority else line
 
 
 def serve_arguments(settings: EngineSettings) -> list[str]:

@@ -149,6 +149,7 @@ class EngineServer:
             stop_after=ask.max_tokens,
             prompt=ask.prompt,
             tenant=ask.tenant,
+            priority=ask.priority,
             sampling=ask.sampling,
         )
         eos_token_ids = () if ask.ignore_eos else self._model.eos_token_ids

@@ -102,6 +102,7 @@ def build(options: ServeOptions, changes: Mapping[str, Any], clock: Clock | None
         max_model_len=settings.max_model_len,
         kv_capacity_tokens=blocks * settings.block_tokens,
         eos_token_ids=options.eos_token_id or computing.eos_token_ids,
+        has_priorities=settings.scheduling == "priority",
     )
     telemetry = _telemetry(options, settings, model, device, blocks, clock)
     engine = Engine(settings, blocks, computing.runner, clock, telemetry)

@@ -37,6 +37,9 @@ class Padding:
     read_tokens: int
 
 
+NO_PADDING = Padding(0, 0, 0, 0)
+
+
 @dataclass(slots=True)
 class StepPlan:
     """The work of one step. `prefill` pairs a request with the number of its tokens to compute now."""

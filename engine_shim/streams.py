@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .lengths import LengthError, Lengths, parse_lengths
+from .request import PRIORITY_CLASSES
 from .scenario_tables import LoadTable, ScenarioError
 
 
@@ -28,6 +29,7 @@ class Stream:
     max_tokens: int | None = None
     shared_prefix_tokens: int = 0
     tenant: str = ""
+    priority: int = 0  # index into PRIORITY_CLASSES
     kept: float = 1.0  # share of the stream's requests that is played (a cure's load_scale)
 
 
@@ -59,6 +61,7 @@ def read_stream(row: LoadTable, index: int, duration_s: float, file: str) -> Str
         max_tokens=row.max_tokens,
         shared_prefix_tokens=row.shared_prefix_tokens,
         tenant=row.tenant,
+        priority=PRIORITY_CLASSES.index(row.priority),
     )
 
 

@@ -28,7 +28,7 @@ import numpy as np
 from ..devices import Device
 from ..settings import EngineSettings
 from ..shapes import BYTES_PER_VALUE
-from ..step import StepPlan
+from ..step import NO_PADDING, StepPlan
 
 READINGS = (
     "gr_engine_active_ratio", "sm_active_ratio", "sm_occupancy_ratio", "tensor_active_ratio", "dram_active_ratio",
@@ -76,7 +76,7 @@ class ModelRunner:
     def run(self, plan: StepPlan) -> tuple[list[int], float]:
         """Ids (all 0) and the seconds that the step takes; `work` then describes it."""
         decodes = len(plan.decode)
-        if not plan.prefill:
+        if not plan.prefill and plan.padding is None:
             self.work, seconds = self._cost(decodes, decodes, plan.context_tokens, plan.context_tokens, decodes)
             return [0] * decodes, seconds
         tokens = samples = decodes
@@ -87,7 +87,15 @@ class ModelRunner:
             pairs += chunk * start + chunk * (chunk + 1) // 2
             read_tokens += start + chunk
             samples += start + chunk == request.total_tokens
-        self.work, seconds = self._cost(tokens, samples, pairs, read_tokens, decodes + len(plan.prefill))
+        rows = decodes + len(plan.prefill)
+        extra = plan.padding or NO_PADDING
+        self.work, seconds = self._cost(
+            tokens + extra.tokens,
+            samples + extra.samples,
+            pairs + extra.pairs,
+            read_tokens + extra.read_tokens,
+            rows + extra.samples,
+        )
         return [0] * samples, seconds
 
     def decode_seconds(self, decodes: int, context_tokens: int) -> float:

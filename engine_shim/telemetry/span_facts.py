@@ -5,7 +5,7 @@ Shared by the real exporter (spans.py) and by the wire form of a simulated run (
 
 from __future__ import annotations
 
-from ..request import Request, Stage
+from ..request import PRIORITY_CLASSES, Request, Stage
 from .milestones import first_wait
 
 Attribute = str | int | float | list[str]
@@ -37,6 +37,8 @@ def request_attributes(request: Request, request_hash: int, model: str) -> dict[
         facts["gen_ai.latency.time_in_model_prefill"] = request.first_token_at - scheduled_at
         facts["gen_ai.latency.time_in_model_decode"] = request.last_token_at - request.first_token_at
         facts["gen_ai.latency.time_in_model_inference"] = request.last_token_at - scheduled_at
+    if request.priority:
+        facts["shim.priority"] = PRIORITY_CLASSES[request.priority]
     if request.tenant:
         facts["shim.tenant"] = request.tenant[:64]
     return facts
