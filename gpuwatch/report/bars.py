@@ -13,6 +13,9 @@ from .words import duration, plain
 STAGE_COLOURS: dict[str, str] = {"queue": "amber", "prefill": "blue", "decode": "green", "requeue": "purple"}
 """Colour of a stage; the others are neutral."""
 
+STAGE_WORDS: dict[str, str] = {"request": "in no stage of the engine"}
+"""What a stage is called where its name would not be understood."""
+
 
 class Block(msgspec.Struct, frozen=True):
     """One stage as drawn: percent of the axis, and its words for the pointer."""
@@ -53,7 +56,7 @@ def _row(request: RequestBar, frame: TimeFrame) -> BarRow:
             round(frame.share(s.start) * 100, 2),
             round(max(frame.share(s.end) - frame.share(s.start), 0.0015) * 100, 2),
             s.open,
-            f"{s.stage} {duration(s.end - s.start)}" + (", not ended" if s.open else ""),
+            f"{STAGE_WORDS.get(s.stage, s.stage)} {duration(s.end - s.start)}" + (", not ended" if s.open else ""),
         )
         for s in request.segments
     )

@@ -92,7 +92,7 @@ def _value_axis(chart: Chart) -> tuple[float, ...]:
         peak = max(peak, chart.limit * 1.1)
     if chart.ceiling is not None:
         peak = chart.ceiling
-    return value_ticks(peak)
+    return value_ticks(peak, chart.unit)
 
 
 def _known(values: Floats) -> bool:

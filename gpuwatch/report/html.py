@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from .. import __version__
-from .bars import STAGE_COLOURS, bar_frame, bar_rows
+from .bars import STAGE_COLOURS, STAGE_WORDS, bar_frame, bar_rows
 from .chart import Chart, svg
 from .data import ReportData
 from .plots import charts, time_frame
@@ -53,7 +53,9 @@ def render_html(data: ReportData) -> str:
     rows = bar_rows(data.requests, axis)
     seen = {b.stage for r in rows for b in r.blocks}
     known = [s for s in STAGE_COLOURS if s in seen]
-    stages = [(s, STAGE_COLOURS.get(s, "calm")) for s in [*known, *sorted(seen - STAGE_COLOURS.keys())]]
+    stages = [
+        (STAGE_WORDS.get(s, s), STAGE_COLOURS.get(s, "calm")) for s in [*known, *sorted(seen - STAGE_COLOURS.keys())]
+    ]
     return (
         environment()
         .get_template("postmortem.html.j2")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..model import LIVE_STAGES, OUTCOMES, STAGES, Floats, LiveRequests, Spans
 from .data import RequestBar, Segment
@@ -17,7 +18,8 @@ MOST_SPANS = 400_000
 _WHOLE = STAGES.index("request")
 _CLIENT = STAGES.index("client")
 _PREFILL = STAGES.index("prefill")
-_QUEUE, _REQUEUE = STAGES.index("queue"), STAGES.index("requeue")
+_COVERED = 0.95
+"""Share of a request's time that its stages must explain, or the whole is drawn behind them."""
 
 
 class SpanLog:
@@ -71,26 +73,29 @@ class SpanLog:
         """The `count` requests with the longest time to first token among those alive in [from_at, until_at]."""
         if not self._rows:
             return []
-        request, start, end = self.column("request"), self.column("start"), self.column("end")
-        ids, inverse = np.unique(request, return_inverse=True)
-        began, ended = np.full(len(ids), math.inf), np.full(len(ids), -math.inf)
-        np.minimum.at(began, inverse, start)
-        np.maximum.at(ended, inverse, end)
-        first = np.full(len(ids), math.inf)
-        prefill = self.column("stage") == _PREFILL
+        start, end, stage = self.column("start"), self.column("end"), self.column("stage")
+        ids, inverse = np.unique(self.column("request"), return_inverse=True)
+        began, ended, first = (np.full(len(ids), sign * math.inf) for sign in (1, -1, 1))
+        inside, prefill = stage != _CLIENT, stage == _PREFILL
+        np.minimum.at(began, inverse[inside], start[inside])
+        np.maximum.at(ended, inverse[inside], end[inside])
         np.minimum.at(first, inverse[prefill], end[prefill])
         wait = np.where(np.isfinite(first), first, ended) - began
         wait[(ended < from_at) | (began > until_at)] = -math.inf
         chosen = [int(i) for i in np.argsort(-wait, kind="stable")[:count] if wait[i] > 0]
         return [self._bar(np.flatnonzero(inverse == i)) for i in chosen]
 
-    def _bar(self, rows: np.ndarray) -> RequestBar:
+    def _bar(self, rows: NDArray[np.intp]) -> RequestBar:
+        rows = rows[self.column("stage")[rows] != _CLIENT]
         stage, start, end = self.column("stage")[rows], self.column("start")[rows], self.column("end")[rows]
         segments = [
             Segment(STAGES[int(stage[i])], float(start[i]), float(end[i]))
             for i in np.argsort(start, kind="stable")
-            if stage[i] not in (_WHOLE, _CLIENT)
+            if stage[i] != _WHOLE
         ]
+        whole = Segment("request", float(start.min()), float(end.max()))
+        if sum(s.end - s.start for s in segments) < (whole.end - whole.start) * _COVERED:
+            segments.insert(0, whole)  # below the others: what no stage explains shows through
         first = end[stage == _PREFILL]
         outcome = int(self.column("outcome")[rows].max())
         return RequestBar(
@@ -101,7 +106,7 @@ class SpanLog:
             _most(self.column("prompt_tokens")[rows]),
             _most(self.column("output_tokens")[rows]),
             OUTCOMES[outcome] if outcome < len(OUTCOMES) else "",
-            tuple(segments) or (Segment("request", float(start.min()), float(end.max())),),
+            tuple(segments),
         )
 
 

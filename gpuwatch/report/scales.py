@@ -17,13 +17,18 @@ from ..model import Floats
 _TIME_STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 
 
-def value_ticks(high: float, count: int = 4) -> tuple[float, ...]:
-    """Round values from 0 to at least `high`, about `count` of them: steps of 1, 2, 2.5 or 5 times a power of ten."""
+def value_ticks(high: float, unit: str = "", count: int = 4) -> tuple[float, ...]:
+    """Round values from 0 to at least `high`, about `count` of them: steps of 1, 2, 2.5 or 5 times a power of ten.
+
+    Durations of more than a minute and a half step by round times instead.
+    """
     if not math.isfinite(high) or high <= 0:
         return (0.0, 1.0)
     raw = high / count
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(power * m for m in (1.0, 2.0, 2.5, 5.0, 10.0) if power * m >= raw * 0.999)
+    if unit == "seconds" and 90 < high < 4 * _TIME_STEPS_S[-1]:
+        step = float(next(s for s in _TIME_STEPS_S if s >= raw * 0.999))
     return tuple(i * step for i in range(math.ceil(high / step - 1e-9) + 1))
 
 

@@ -29,7 +29,7 @@ COLOURS: dict[str, str] = {
     "compute-bound": "blue", "bandwidth-bound": "sky", "mixed": "green", "throttled": "red", "idle": "calm",
     "steady": "calm", "recurrent": "red", "periodic": "purple",
     "empty": "calm", "draining": "green", "standing": "amber", "growing": "red",
-    "queue": "amber", "prefill": "blue", "decode": "green", "requeue": "purple", "waiting": "amber",
+    "queue": "amber", "front": "sky", "prefill": "blue", "decode": "green", "requeue": "purple", "waiting": "amber",
     "nothing": "calm", "arrivals": "amber", "shape": "blue", "cost": "purple", "capacity": "red", "change": "sky",
     "serving": "calm", "loading": "sky", "warming": "sky", "sleeping": "purple",
     "maintenance": "purple", "gone": "red",

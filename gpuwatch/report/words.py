@@ -92,10 +92,12 @@ def since(at: float, zero: float) -> str:
 
 
 def unit_of(signal: str) -> str:
-    """The unit of a signal: the catalogue's, or what a derived name ends in (`_s`, `(seconds)`, …), or ""."""
+    """The unit of a signal: the catalogue's, or what a derived name says (`_s`, `(seconds)`, …), or ""."""
     known = CATALOG.get(signal)
     if known is not None:
         return known.unit
+    if signal.startswith("seconds "):
+        return "seconds"
     for suffix, unit in _SUFFIX_UNITS:
         if signal.endswith((suffix, f"({suffix[1:]})")):
             return unit

@@ -179,7 +179,8 @@ def test_time_to_first_token_is_the_first_prefills_end() -> None:
     at, took = log.first_tokens()
     assert (at.tolist(), took.tolist()) == ([15.0], [5.0])
     (bar,) = log.slowest(0, 100, 5)
-    assert [s.stage for s in bar.segments] == ["queue", "prefill", "prefill", "decode"]
+    assert [s.stage for s in bar.segments] == ["request", "queue", "prefill", "prefill", "decode"]
+    assert (bar.start, bar.end) == (10.0, 40.0)
 
 
 def test_spans_beyond_the_bound_go_oldest_first_and_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
