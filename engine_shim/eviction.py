@@ -96,7 +96,7 @@ class FirstInFirstOut:
         raise KeyError("no block is idle")
 
 
-POLICIES: dict[str, type[LeastRecentlyUsed] | type[FirstInFirstOut]] = {
+POLICIES: dict[str, type[LeastRecentlyUsed | FirstInFirstOut]] = {
     "lru": LeastRecentlyUsed,
     "fifo": FirstInFirstOut,
 }

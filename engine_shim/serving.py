@@ -17,6 +17,7 @@ from engine_shim.clock import Clock, RealClock
 from engine_shim.devices import Device, device_named
 from engine_shim.engine import Engine
 from engine_shim.faults import Faults
+from engine_shim.fragmentation import cuda_allocator
 from engine_shim.live_faults import FaultyRunner, arm_outage, faults_from_texts
 from engine_shim.live_gpu import LiveGpu, gpu_uuid
 from engine_shim.llama_config import config_of, read_config, shape_of
@@ -29,6 +30,7 @@ from engine_shim.shapes import SHAPES
 from engine_shim.step import Runner
 from engine_shim.step_extras import step_fields
 from engine_shim.telemetry import EngineInfo, EngineTelemetry, build_telemetry
+from engine_shim.telemetry.allocator_page import AllocatorPage
 from engine_shim.tokens import CharTokenizer, FolderTokenizer, Tokenizer
 from engine_shim.worker import EngineWorker
 
@@ -105,6 +107,8 @@ def build(options: ServeOptions, changes: Mapping[str, Any], clock: Clock | None
         has_priorities=settings.scheduling == "priority",
     )
     telemetry = _telemetry(options, settings, model, device, blocks, clock)
+    if device is None and (options.device or "cpu") != "cpu":
+        telemetry.add_families(AllocatorPage(cuda_allocator, clock.now).families())
     engine = Engine(settings, blocks, computing.runner, clock, telemetry)
     worker = EngineWorker(engine, tick=lambda: telemetry.tick(clock.now()))
     wait.until = worker.stopping.wait

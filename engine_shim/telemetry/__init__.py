@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..request import Request, Stage
+from .exposition import Family
 from .info import EngineInfo
 from .live import LiveRequests
 from .metrics import EngineMetrics
@@ -48,6 +49,12 @@ class EngineTelemetry:
         self._with_vllm = vllm
         self._lock = threading.Lock()
         self._pending: list[list[float]] = []
+        self._extra: list[Family] = [] if spans is None else spans.families()
+        self._open_pages()
+
+    def add_families(self, families: Sequence[Family]) -> None:
+        """Show more on the engine's page, before anything has happened: what other parts of the engine say."""
+        self._extra += families
         self._open_pages()
 
     def step_begun(self, record: list[float]) -> None:
@@ -119,8 +126,7 @@ class EngineTelemetry:
             self.ring.close()
 
     def _open_pages(self) -> None:
-        extra = () if self._spans is None else self._spans.families()
-        self.metrics = EngineMetrics(self.info, self.live, self._now, extra)
+        self.metrics = EngineMetrics(self.info, self.live, self._now, self._extra)
         self.vllm = VllmMetrics(self.info, self.live) if self._with_vllm else None
 
     def _book_pending(self) -> None:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import isnan
 
 import numpy as np
 
+from ..fragmentation import external_ratio
 from ..request import Request, Stage
 from .exposition import Family, Histogram, Page, by_label, histogram, info, pairs, single
 from .gaps import TokenTimes
@@ -144,6 +146,14 @@ class EngineMetrics:
         total = self._step.get(whole)
         return self._step[part] / (total * scale) if total else None
 
+    def _external_fragmentation(self) -> float | None:
+        step = self._step
+        if "kv_largest_free_blocks" not in step:
+            return None  # a paged pool, or nothing has happened yet
+        free = step["kv_total_blocks"] - step["kv_used_blocks"] - step["kv_reserved_blocks"]
+        ratio = external_ratio(step["kv_largest_free_blocks"], free)
+        return None if isnan(ratio) else ratio
+
     def _head_wait(self) -> float:
         head = self._live.head()
         return 0.0 if head is None else max(self._now() - head.stage_since, 0.0)
@@ -190,6 +200,11 @@ class EngineMetrics:
             ("kv_cached_ratio", "Free KV blocks that hold a reusable prefix.", cached),
             ("kv_reserved_unused_ratio", "KV blocks promised to requests and not written.", reserved),
             ("kv_internal_fragmentation_ratio", "Token slots of held blocks that hold no token.", unused),
+            (
+                "kv_external_fragmentation_ratio",
+                "Free KV blocks outside the longest free run of a contiguous pool.",
+                self._external_fragmentation,
+            ),
             ("kv_capacity_tokens", "Token slots of the KV pool.", lambda: limits["kv_capacity_tokens"]),
             ("max_num_seqs", "Most requests that may hold KV at once.", lambda: limits["max_num_seqs"]),
         ]
