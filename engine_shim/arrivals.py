@@ -143,6 +143,7 @@ class Demand:
         self._start = start
         self._sources = [_Source(s, r, pool_tokens, seed) for s, r in zip(streams, rates_per_s, strict=True)]
         self._closed: dict[Request, _Source] = {}
+        self.reacts = any(stream.arrivals == "closed" for stream in streams)  # see simulate.Arrivals
 
     def peek(self) -> float:
         """Clock time of the next arrival, infinity if none is known."""

@@ -37,7 +37,8 @@ class BlockPool:
         self.total_blocks = total_blocks
         self.block_tokens = block_tokens
         self.held_slots_tokens = 0  # slots over all holders: a block shared by two requests counts twice
-        self._references = [0] * total_blocks
+        self._held: set[int] = set()  # by one request each, which nobody shares: not published
+        self._references: dict[int, int] = {}  # holders of each published block; 0: it is idle
         self._blank = list(range(total_blocks - 1, -1, -1))  # a stack, so that low numbers go out first
         self._idle: IdleBlocks = POLICIES[evict]()
         self._cached_limit = total_blocks if cached_limit is None else cached_limit
@@ -93,13 +94,13 @@ class BlockPool:
     def idle_among(self, blocks: Sequence[int]) -> int:
         """How many of `blocks` are free now, so that holding them uses free blocks up."""
         references = self._references
-        return sum(1 for block in blocks if references[block] == 0)
+        return sum(1 for block in blocks if not references[block])
 
     def hold(self, blocks: Sequence[int]) -> None:
         """Add a reference to published `blocks`, as `match` found them."""
         for block in blocks:
-            if self._references[block] == 0:
-                self._idle.remove(block)  # KeyError: not a published block
+            if not self._references[block]:  # KeyError: not a published block
+                self._idle.remove(block)
             self._references[block] += 1
         self.held_slots_tokens += len(blocks) * self.block_tokens
 
@@ -116,8 +117,7 @@ class BlockPool:
             return []
         taken = self._blank[-count:]
         del self._blank[-count:]
-        for block in taken:
-            self._references[block] = 1
+        self._held.update(taken)
         self.held_slots_tokens += count * self.block_tokens
         return taken
 
@@ -126,33 +126,43 @@ class BlockPool:
 
         The last block is released first: a prefix's head is worth more than its tail and is forgotten later.
         """
-        references = self._references
-        for block in reversed(blocks):
-            left = references[block] - 1
-            if left < 0:
-                raise ValueError(f"block {block} is released but nobody holds it")
-            references[block] = left
-            if left:
-                continue
-            if block in self._key_of:
-                self._idle.add(block)
-            else:
-                self._blank.append(block)
+        own = self._held.intersection(blocks)
+        if len(own) == len(blocks):  # nothing is shared: the common case, without a look at each
+            self._held -= own
+            self._blank.extend(reversed(blocks))
+        else:
+            for block in reversed(blocks):
+                self._release_one(block)
         while len(self._idle) > self._cached_limit:
             self._forget_one()
         self.held_slots_tokens -= len(blocks) * self.block_tokens
 
+    def _release_one(self, block: int) -> None:
+        if block in self._held:
+            self._held.remove(block)
+            self._blank.append(block)
+            return
+        left = self._references.get(block, 0) - 1
+        if left < 0:
+            raise ValueError(f"block {block} is released but nobody holds it")
+        self._references[block] = left
+        if not left:
+            self._idle.add(block)
+
     def publish(self, block: int, key: Hashable) -> None:
         """Make the full, held `block` reusable under `key`. If another block has the key already, that one keeps it."""
-        if self._references[block] == 0:
+        if block not in self._held and not self._references.get(block):
             raise ValueError(f"block {block} is published but nobody holds it")
         if key in self._block_of or block in self._key_of:
             return
+        self._held.remove(block)
+        self._references[block] = 1
         self._block_of[key] = block
         self._key_of[block] = key
         self._idle.published(block)
 
     def _forget_one(self) -> None:
         block = self._idle.pop()
+        del self._references[block]
         del self._block_of[self._key_of.pop(block)]
         self._blank.append(block)

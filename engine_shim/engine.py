@@ -129,7 +129,7 @@ class Engine:
         """
         now = self.clock.now()
         if self._inbox or self._aborts:
-            self._take_in(now)
+            self.take_in(now)
         plan = self.scheduler.schedule(now)
         for request in plan.preempted:
             self.telemetry.stage_changed(request, Stage.REQUEUE, now)
@@ -171,7 +171,8 @@ class Engine:
         if request.listener is not None:
             request.listener.on_finish(request)
 
-    def _take_in(self, now: float) -> None:
+    def take_in(self, now: float) -> None:
+        """Queue what was handed in; between two steps only."""
         while self._inbox:
             request = self._inbox.popleft()
             self.counters.arrived += 1

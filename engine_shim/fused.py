@@ -1,168 +1,189 @@
-"""Stretches of pure decode steps, computed at once: the same records as step by step, some twenty times faster.
+"""Stretches of pure decode steps, computed at once: the same records as step by step, at a fraction of the time.
 
-While no request arrives, finishes, is admitted or preempted, and no prefill is under way, every step adds one token to
-each running request. Then all that a record holds is a known function of the step's place in the stretch. A stretch
-ends with the step in which the first request finishes, before the step that would have to preempt, and at the times
-that the caller sets. Equality with the plain loop holds to the last bit: both use the same formulas in the same order.
+While nobody is admitted or preempted and no prefill is under way, every step adds one token to each running request.
+Then all that a record holds is a known function of the step's place in the stretch: of what decodes when
+(fused_course.py) and of what the queue shows (fused_queue.py). Requests may finish in the midst of a stretch, and new
+ones may join the queue behind a head that has to wait. A stretch ends before the step that would admit or preempt
+somebody, and at the times that the caller sets. Equality with the plain loop holds to the last bit: both use the same
+formulas in the same order.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Protocol
 
 import numpy as np
 
 from .clock import VirtualClock
 from .engine import Engine
-from .step import STEP_FIELDS, StepPlan, StopReason
+from .fused_course import Course, course_of
+from .fused_queue import QueueColumns, can_admit, first_finish_admits
+from .request import Request
+from .settings import EngineSettings
+from .step import STEP_FIELDS, StepPlan
 
 MAX_STEPS = 256
-WORTH_STEPS = 5  # a stretch costs about as much as four plain steps
+WORTH_STEPS = 4  # a stretch costs about as much as three plain steps
 _COLUMN = {name: index for index, name in enumerate(STEP_FIELDS)}
+# The settings whose part in a stretch this module knows. Where another one is not at its default, a stretch ends with
+# the first request that finishes or arrives.
+_KNOWN = frozenset({
+    "model", "max_num_seqs", "max_step_tokens", "chunked_prefill", "max_chunk_tokens", "block_tokens", "kv_pool_tokens",
+    "kv_pool_ratio", "watermark_ratio", "admission", "reserve", "prefix_cache", "max_model_len", "max_waiting",
+    "accept_oversized", "dtype", "kv_dtype", "tensor_parallel", "memory_ratio", "least_step_s",
+})  # fmt: skip
 
 
 @dataclass(slots=True)
 class Stretch:
-    """Completed steps: records [steps, STEP_FIELDS], device work [steps, WORK_FIELDS]."""
+    """Completed steps: records [steps, fields], device work [steps, WORK_FIELDS]."""
 
     records: np.ndarray
     work: np.ndarray
 
 
-@dataclass(slots=True)
-class _Blocks:
-    """The pool in each step of a stretch, after that step's growth; `taken` counts from the stretch's start."""
+class Incoming(Protocol):
+    """The requests to come."""
 
-    taken: np.ndarray
-    free: np.ndarray
-    reserved: np.ndarray
+    reacts: bool  # whether a request that finishes may bring another one sooner than `peek` says
 
-    @property
-    def available(self) -> np.ndarray:
-        available: np.ndarray = self.free - self.reserved
-        return available
+    def peek(self) -> float:
+        """Clock time of the next one."""
+        ...
+
+    def deliver(self) -> None:
+        """Hand the engine what has arrived by the clock's now."""
+        ...
 
 
-def decode_stretch(engine: Engine, clock: VirtualClock, begins_before: float, ends_by: float) -> Stretch | None:
-    """Run as many pure decode steps as begin before one clock time and end by the other; None if that is not worth it."""
+def decode_stretch(engine: Engine, clock: VirtualClock, incoming: Incoming, ends_by: float) -> Stretch | None:
+    """Run pure decode steps at once, as many as end by a clock time; None if that is not possible, or not worth it."""
     scheduler = engine.scheduler
     if scheduler.prefilling or not scheduler.decoding or engine.has_mail() or not engine.pool.interchangeable:
         return None
-    if not scheduler.batching.fusable or _can_admit(engine):
-        return None
-    begins_before = min(begins_before, scheduler.order.changes_at())
-    steps = min(MAX_STEPS, min([r.stop_after - r.output_tokens for r in scheduler.decoding]))
-    decodes = len(scheduler.decoding)
+    plain = _is_plain(engine.settings)
+    queues_only = plain and bool(scheduler.waiting) and engine.settings.admission == "fifo"
+    begins_before = min(np.inf if queues_only else incoming.peek(), scheduler.order.changes_at())
+    decodes, now = len(scheduler.decoding), clock.now()
     step_s = engine.runner.decode_seconds(decodes, scheduler.context_tokens + decodes)
-    if min(steps, (min(begins_before, ends_by) - clock.now()) / step_s) < WORTH_STEPS:
+    most = min((min(begins_before, ends_by) - now) / step_s, MAX_STEPS)
+    if most < WORTH_STEPS or not scheduler.batching.fusable or can_admit(engine):
         return None
-    blocks, steps = _blocks(engine, steps)
-    context_tokens = scheduler.context_tokens + decodes * np.arange(1, steps + 1)
-    work, seconds = engine.runner.decode_stretch(decodes, context_tokens)
-    times = np.empty(steps + 1)
-    times[0] = clock.now()
-    times[1:] = seconds
+    course = _course(engine, min(int(most) + 8, MAX_STEPS), crossing=plain and not incoming.reacts)
+    if course is None or not len(course.decodes):
+        return None
+    work, seconds = engine.runner.decode_stretch(course.decodes, course.context_tokens)
+    times = np.empty(len(seconds) + 1)
+    times[0], times[1:] = now, seconds
     np.add.accumulate(times, out=times)
-    steps = min(steps, int(times[:-1].searchsorted(begins_before)), int(times[1:].searchsorted(ends_by, side="right")))
+    steps = min(int(times[:-1].searchsorted(begins_before)), int(times[1:].searchsorted(ends_by, side="right")))
+    queue = QueueColumns(engine, course, steps) if scheduler.waiting else None
+    if queue is not None:
+        steps = queue.steps
     if not steps:
         return None
-    blocks = _Blocks(blocks.taken[:steps], blocks.free[:steps], blocks.reserved[:steps])
-    records = _records(engine, times[: steps + 1], blocks)
-    now = float(times[steps])
-    clock.advance_to(now)
-    _advance(engine, steps, now)
-    records[-1, _COLUMN["finished_total"]] = engine.counters.finished
+    records = _records(engine, times[: steps + 1], course)
+    _run(engine, clock, incoming, times[: steps + 1], records, queue)
     return Stretch(records, work[:steps])
 
 
-def _can_admit(engine: Engine) -> bool:
-    scheduler = engine.scheduler
-    if not scheduler.waiting:
-        return False
-    if len(scheduler.running) >= engine.settings.max_num_seqs:
-        return bool(scheduler.displaceable())
-    if engine.settings.admission == "bypass" and scheduler.waiting_fit():
-        return True  # or nearly so
-    _, refusal = scheduler.next_admissible()
-    return refusal is None or bool(scheduler.displaceable())
+@cache
+def _is_plain(settings: EngineSettings) -> bool:
+    return all(f.name in _KNOWN or getattr(settings, f.name) == f.default for f in fields(settings))
 
 
-def _blocks(engine: Engine, steps: int) -> tuple[_Blocks, int]:
-    """The pool over at most `steps` steps, cut before one that would preempt or change what the head finds cached."""
-    scheduler, pool, admission = engine.scheduler, engine.pool, engine.scheduler.admission
-    size = pool.block_tokens
-    computed = np.array([r.computed_tokens for r in scheduler.decoding])
-    per_phase = np.bincount(-computed % size, minlength=size)  # a block is full whenever its phase comes round
-    taken = np.resize(per_phase, steps).cumsum()
-    promised = engine.settings.reserve == "max_tokens"  # then growth comes out of what was reserved at admission
-    room = scheduler.growth_blocks
-    if scheduler.waiting and admission.hits(scheduler.waiting.head):
-        room = min(room, pool.free_blocks - pool.cached_blocks)
-    steps = int(taken.searchsorted(room, side="right"))
-    taken = taken[:steps]
-    reserved = admission.reserved_blocks - taken if promised else np.full(steps, admission.reserved_blocks)
-    return _Blocks(taken, pool.free_blocks - taken, reserved), steps
+def _course(engine: Engine, most: int, crossing: bool) -> Course | None:
+    """What the running requests do in at most `most` steps; None if that is too little to be worth it."""
+    decoding = engine.scheduler.decoding
+    remaining = [request.stop_after - request.output_tokens for request in decoding]
+    first = min(remaining)
+    if first < WORTH_STEPS and (not crossing or first_finish_admits(engine, remaining.index(first))):
+        return None
+    if not crossing:
+        return course_of(engine, remaining, min(most, first))
+    # A finish that leaves reusable blocks behind changes what others find cached: it ends the stretch.
+    leaves = [left for left, r in zip(remaining, decoding, strict=True) if r.prefix_key or r.published_blocks]
+    most = min(most, max(remaining), *leaves)
+    if most < WORTH_STEPS:
+        return None
+    course = course_of(engine, remaining, most)
+    if course.finishes and course.taken[-1] > engine.pool.free_blocks - engine.pool.cached_blocks:
+        # Cached blocks would be forgotten, and which of them depends on who has finished by then.
+        return course_of(engine, remaining, min(most, first)) if first >= WORTH_STEPS else None
+    return course
 
 
-def _records(engine: Engine, times: np.ndarray, blocks: _Blocks) -> np.ndarray:
-    scheduler, pool, steps, decodes = engine.scheduler, engine.pool, len(times) - 1, len(engine.scheduler.decoding)
-    first = engine.record(StepPlan(decode=scheduler.decoding), float(times[0]))
+def _records(engine: Engine, times: np.ndarray, course: Course) -> np.ndarray:
+    """The steps' records, as if nobody joined the queue."""
+    pool, steps = engine.pool, len(times) - 1
+    first = engine.record(StepPlan(decode=engine.scheduler.decoding), float(times[0]))
     records = np.empty((steps, len(first)))
     records[:] = first
-    count = np.arange(1, steps + 1)
+    decodes, free = course.decodes[:steps], course.free[:steps]
+    generated = decodes.cumsum()
     columns: dict[str, np.ndarray] = {
-        "step": first[0] + count,
+        "step": first[0] + np.arange(1, steps + 1),
         "begun_at": times[:-1],
         "ended_at": times[1:],
-        "kv_used_blocks": pool.total_blocks - blocks.free,
-        "kv_cached_blocks": np.minimum(pool.cached_blocks, blocks.free),
-        "kv_reserved_blocks": blocks.reserved,
-        "kv_slots_unused": first[_COLUMN["kv_slots_unused"]] + blocks.taken * pool.block_tokens - decodes * (count - 1),
-        "generated_tokens_total": engine.counters.generated_tokens + decodes * count,
+        "kv_used_blocks": pool.total_blocks - free,
+        "kv_cached_blocks": np.minimum(pool.cached_blocks, free),
+        "kv_reserved_blocks": course.reserved[:steps],
+        "kv_slots_unused": first[_COLUMN["kv_slots_unused"]] + course.slots_tokens[:steps] - (generated - decodes[0]),
+        "generated_tokens_total": engine.counters.generated_tokens + generated,
     }
-    if scheduler.waiting:
-        columns |= _queue_columns(engine, times[:-1], blocks, first[_COLUMN["head_need_blocks"]])
+    if course.finishes:
+        columns |= {
+            "decode_tokens": decodes,
+            "running": decodes,
+            "finished_total": engine.counters.finished + course.finished[:steps],
+        }
     for name, values in columns.items():
         records[:, _COLUMN[name]] = values
     return records
 
 
-def _queue_columns(
-    engine: Engine, begun: np.ndarray, blocks: _Blocks, head_need_blocks: float
-) -> dict[str, np.ndarray]:
-    scheduler = engine.scheduler
-    running = len(scheduler.running)
-    watermark_blocks = scheduler.admission.watermark_blocks(running)
-    needs = np.array(scheduler.waiting.window_needs)
-    if running >= engine.settings.max_num_seqs:
-        stop = np.full(len(begun), int(StopReason.MAX_NUM_SEQS))
-    else:
-        free, available = blocks.free, blocks.available
-        if not engine.settings.chunked_prefill:  # there admission comes before growth
-            free, available = (
-                _before(free, engine.pool.free_blocks),
-                _before(available, scheduler.admission.available_blocks),
-            )
-        stop = np.full(len(begun), int(StopReason.WATERMARK))
-        stop[head_need_blocks > available] = int(StopReason.RESERVATION)
-        stop[head_need_blocks > free] = int(StopReason.NO_BLOCKS)
-    return {
-        "waiting_fit": needs.searchsorted(blocks.available - watermark_blocks, side="right"),
-        "head_wait_seconds": begun - scheduler.waiting.head.stage_since,
-        "stop_reason": stop,
-    }
-
-
-def _before(values: np.ndarray, first: int) -> np.ndarray:
-    shifted = np.empty_like(values)
-    shifted[0] = first
-    shifted[1:] = values[:-1]
-    return shifted
-
-
-def _advance(engine: Engine, steps: int, now: float) -> None:
-    """Book the stretch: tokens, blocks, and the requests that finish with its last step."""
-    scheduler = engine.scheduler
-    done = scheduler.advance_decodes(steps, now)
+def _run(
+    engine: Engine, clock: VirtualClock, incoming: Incoming, times: np.ndarray, records: np.ndarray,
+    queue: QueueColumns | None,
+) -> None:  # fmt: skip
+    """Let the stretch happen: arrivals that queue, requests that finish, and the tokens of those that go on."""
+    steps = len(times) - 1
+    leaving = _leaving(engine, steps)
+    if queue is not None:
+        queue.write(records, times, 0)
+        while (at := incoming.peek()) <= times[-2]:  # later ones are taken in by the step after the stretch
+            step = int(times.searchsorted(at))
+            _leave(engine, clock, times, leaving, step)
+            clock.advance_to(float(times[step]))
+            incoming.deliver()
+            engine.take_in(float(times[step]))
+            queue.write(records, times, step)
+    _leave(engine, clock, times, leaving, steps)
+    now = float(times[steps])
+    clock.advance_to(now)
+    done = engine.scheduler.advance_decodes(engine.scheduler.decoding, steps, now)
     engine.skip_steps(steps)
     engine.leave(done)
+
+
+def _leaving(engine: Engine, steps: int) -> list[tuple[int, list[Request]]]:
+    """Who finishes with which of the steps before the last one, in reverse order."""
+    groups: dict[int, list[Request]] = {}
+    for request in engine.scheduler.decoding:
+        left = request.stop_after - request.output_tokens
+        if left < steps:
+            groups.setdefault(left, []).append(request)
+    return sorted(groups.items(), reverse=True)
+
+
+def _leave(
+    engine: Engine, clock: VirtualClock, times: np.ndarray, leaving: list[tuple[int, list[Request]]], by: int
+) -> None:
+    """Book the requests that finish by the end of the step of that number, counted from 1."""
+    while leaving and leaving[-1][0] <= by:
+        steps, requests = leaving.pop()
+        now = float(times[steps])
+        clock.advance_to(now)
+        engine.leave(engine.scheduler.advance_decodes(requests, steps, now))

@@ -326,20 +326,20 @@ class Scheduler:
             self._complete_chunks(plan, tokens[decoded:], done)
         return self._finish_all(done, now)
 
-    def advance_decodes(self, steps: int, now: float) -> list[Request]:
-        """Book `steps` steps of nothing but decodes that ended at `now`; the caller knows that there are blocks."""
+    def advance_decodes(self, requests: list[Request], steps: int, now: float) -> list[Request]:
+        """Book `steps` decodes of each of `requests`, the last at `now`; the caller knows that there are blocks."""
         block_tokens = self.pool.block_tokens
         done: list[Request] = []
         counts = []
-        for request in self.decoding:
+        for request in requests:
             request.computed_tokens = computed = request.computed_tokens + steps
             request.output_tokens = generated = request.output_tokens + steps
             request.last_token_at = now
             counts.append(-(-computed // block_tokens) - len(request.blocks))
             if generated >= request.stop_after:
                 done.append(request)
-        self.give_blocks(self.decoding, counts)
-        tokens = steps * len(self.decoding)
+        self.give_blocks(requests, counts)
+        tokens = steps * len(requests)
         self.written_tokens += tokens
         self.context_tokens += tokens
         self.counters.generated_tokens += tokens

@@ -58,6 +58,8 @@ class Observer(Protocol):
 class Arrivals(Protocol):
     """A source of requests that may learn from what has finished (closed loops). A plain iterator will do otherwise."""
 
+    reacts: bool  # whether a request that finishes may bring another one sooner than `peek` says
+
     def peek(self) -> float:
         """Clock time of the next arrival as known now; infinity if there is none. May change after a finish."""
         ...
@@ -103,7 +105,7 @@ class Player:
             raise ValueError("play needs an engine with a VirtualClock")
         self._engine = engine
         self._clock = engine.clock
-        self._arrivals = OneAhead(arrivals) if isinstance(arrivals, Iterator) else arrivals
+        self._intake = Intake(OneAhead(arrivals) if isinstance(arrivals, Iterator) else arrivals, engine)
         self._until = until
         self._observer = observer
         self._faults = faults
@@ -118,36 +120,21 @@ class Player:
     def run(self) -> None:
         """Until the end."""
         while self._clock.now() < self._until:
-            self._deliver()
+            self._intake.deliver()
             if not self._engine.up:
-                self._wait(min(self._up_at, self._arrivals.peek()))
+                self._wait(min(self._up_at, self._intake.peek()))
                 if self._clock.now() >= self._up_at:
                     self._restart()
             elif not self._run_stretch():
                 self._run_step()
         self._log.flush()
 
-    def _deliver(self) -> None:
-        """Hand over what has arrived by now."""
-        now = self._clock.now()
-        while self._arrivals.peek() <= now:
-            request = self._arrivals.take()
-            if request.prompt or request.listener is not None:
-                self._fuse = False  # somebody looks at single tokens
-            if not self._engine.up:
-                request.finish_reason = "error"
-                request.finished_at = now
-                self._engine.telemetry.finished(request)
-                continue
-            with suppress(RequestRejected):  # counted and reported by the engine
-                self._engine.add(request)
-
     def _run_stretch(self) -> bool:
         now = self._clock.now()
-        if not self._fuse or self._faults.speed(now) != 1.0:
+        if not self._fuse or self._intake.followed or self._faults.speed(now) != 1.0:
             return False
         ends_by = min(self._next_poll, self._until, self._faults.next_outage(), self._faults.next_edge(now))
-        stretch = decode_stretch(self._engine, self._clock, self._arrivals.peek(), ends_by)
+        stretch = decode_stretch(self._engine, self._clock, self._intake, ends_by)
         if stretch is None:
             return False
         self._log.add_stretch(stretch)
@@ -156,7 +143,7 @@ class Player:
     def _run_step(self) -> None:
         open_step = self._engine.begin()
         if open_step is None:
-            self._wait(self._arrivals.peek())
+            self._wait(self._intake.peek())
             return
         begun, plan = self._clock.now(), open_step.plan
         if plan.decode or plan.prefill:
@@ -220,8 +207,36 @@ class Player:
         self._observer.event("up", self._clock.now(), {"epoch": self._engine.epoch})
 
 
+class Intake:
+    """Hands the engine what arrives: fused.Incoming."""
+
+    def __init__(self, arrivals: Arrivals, engine: Engine) -> None:
+        self._arrivals = arrivals
+        self._engine = engine
+        self.reacts = getattr(arrivals, "reacts", True)
+        self.peek = arrivals.peek
+        self.followed = False  # whether somebody looks at single tokens of a request that has come
+
+    def deliver(self) -> None:
+        """Hand over what has arrived by now."""
+        now = self._engine.clock.now()
+        while self.peek() <= now:
+            request = self._arrivals.take()
+            if request.prompt or request.listener is not None:
+                self.followed = True
+            if not self._engine.up:
+                request.finish_reason = "error"
+                request.finished_at = now
+                self._engine.telemetry.finished(request)
+                continue
+            with suppress(RequestRejected):  # counted and reported by the engine
+                self._engine.add(request)
+
+
 class OneAhead:
     """Arrivals from an iterator that is sorted by arrival: looks one request ahead."""
+
+    reacts = False
 
     def __init__(self, requests: Iterator[Request]) -> None:
         self._requests = requests

@@ -9,9 +9,10 @@ from engine_shim.clock import VirtualClock
 from engine_shim.devices import device_named
 from engine_shim.engine import Engine
 from engine_shim.request import Request, Stage
-from engine_shim.runners.model import ModelRunner
+from engine_shim.runners.model import READINGS, ModelRunner
 from engine_shim.settings import EngineSettings
 from engine_shim.simulate import play
+from engine_shim.step import STEP_FIELDS
 
 
 class Transcript:
@@ -54,13 +55,15 @@ class Transcript:
 
     @property
     def columns(self) -> dict[str, np.ndarray]:
-        """All steps, by field."""
+        """All steps, by field; empty if there were none."""
+        if not self._columns:
+            return {name: np.empty(0) for name in STEP_FIELDS}
         return {name: np.concatenate([block[name] for block in self._columns]) for name in self._columns[0]}
 
     @property
     def readings(self) -> dict[str, np.ndarray]:
         """Device readings of all steps, by name."""
-        return {name: np.concatenate([block[name] for block in self._readings]) for name in self._readings[0]}
+        return {name: np.concatenate([block[name] for block in self._readings]) for name in READINGS if self._readings}
 
 
 def make_engine(telemetry: Transcript | None = None, device: str = "h100", **settings: Any) -> Engine:

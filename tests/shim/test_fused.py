@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine_shim.engine import Engine
 from engine_shim.faults import Outage, Slowdown
+from engine_shim.request import Request
 from engine_shim.step import STEP_FIELDS
 from tests.shim.playing import Transcript, make_engine, played, request, steady
 
@@ -124,3 +126,70 @@ def test_a_decode_only_engine_is_fused() -> None:
     told = played(engine, iter([request(f"r{i}", 100, 900 + i) for i in range(40)]), 8.0)
     assert len(told.columns["step"]) > 900
     assert len(calls) < 80
+
+
+def calls_of(engine: Engine) -> list[float]:
+    """The clock times at which the engine's scheduler is asked from now on."""
+    calls: list[float] = []
+    schedule = engine.scheduler.schedule
+    engine.scheduler.schedule = lambda now: calls.append(now) or schedule(now)  # type: ignore[method-assign]
+    return calls
+
+
+def test_requests_that_finish_do_not_end_a_stretch() -> None:
+    """Forty requests of forty lengths, and nobody waits: hardly a step is scheduled by itself."""
+    engine = make_engine(kv_pool_tokens=100_000)
+    calls = calls_of(engine)
+    told = played(engine, iter([request(f"r{i}", 100, 50 + 20 * i) for i in range(40)]), 12.0, poll_s=4.0)
+    assert len(told.done) == 40
+    assert len(told.columns["step"]) > 800
+    assert len(calls) < 30
+
+
+def test_requests_that_only_queue_do_not_end_a_stretch() -> None:
+    """A large head that cannot get in, and others that come behind it."""
+    engine = make_engine(kv_pool_tokens=20_000, reserve="prompt")
+    calls = calls_of(engine)
+    first = [request(f"r{i}", 1000, 400) for i in range(12)]
+    behind = [request(f"w{i}", 15_000 if i == 0 else 100, 50, 1000.5 + 0.05 * i) for i in range(40)]
+    told = played(engine, iter([*first, *behind]), 3.0, poll_s=5.0)
+    assert told.columns["waiting"].max() == 40
+    waited = told.columns["waiting"] > 0
+    assert len([at for at in calls if at > told.columns["begun_at"][waited][0]]) < waited.sum() / 4
+
+
+def test_a_closed_loop_hears_of_each_finish_in_time() -> None:
+    """Where a finish brings the next request, a stretch ends with it."""
+
+    def run(fuse: bool) -> Transcript:
+        engine = make_engine(kv_pool_tokens=30_000)
+        told = engine.telemetry
+        loop = ClosedLoop(8)
+        told.finished = lambda r: (told.done.append(r), loop.finished(r))  # type: ignore[method-assign]
+        return played(engine, loop, 6.0, fuse=fuse)  # type: ignore[arg-type]
+
+    fused, plain = run(fuse=True), run(fuse=False)
+    assert len(plain.done) > 40
+    assert_equal(fused, plain)
+
+
+class ClosedLoop:
+    """Clients that send their next request with the end of the last one."""
+
+    reacts = True
+
+    def __init__(self, clients: int) -> None:
+        self._due = [1000.0] * clients
+        self._count = 0
+
+    def peek(self) -> float:
+        return min(self._due, default=float("inf"))
+
+    def take(self) -> Request:
+        at = self.peek()
+        self._due.remove(at)
+        self._count += 1
+        return request(f"r{self._count}", 50 + self._count % 7, 30 + 13 * self._count % 90, at)
+
+    def finished(self, done: Request) -> None:
+        self._due.append(done.finished_at)
