@@ -121,6 +121,9 @@ class Tracker:
             elif self._ready(finding, j, rules):
                 self._open(finding, j, rules, out)
                 explained |= set(rules[finding.rule].explains)
+        for finding in j.unsure:  # too little to open an incident, enough to keep one open
+            if finding.rule in self.open:
+                self.open[finding.rule].last = now
         self._unknown(j, rules, out)
         self._resolve(j, rules, out)
         self._remind(now, j, rules, out)

@@ -23,6 +23,8 @@ SURGE_RATIO = 1.5
 BLOCKED_STOPS = (1.0, 4.0, 6.0)
 """Admission stop reasons that mean "the head does not fit" (docs/ring.md): no blocks, watermark, reservation."""
 TOKEN_BUDGET = 3.0
+ROOM_USAGE_RATIO = 0.9
+"""Above this, what would fit is the smallest of many: letting it pass the head would win next to nothing."""
 
 
 class Flow(NamedTuple):
@@ -119,6 +121,13 @@ def held_back(w: Window, span_s: float) -> NDArray[np.bool_]:
     return np.logical_or(blocked, convoy)
 
 
+def has_room(w: Window, span_s: float) -> NDArray[np.bool_]:
+    """In which seconds a tenth of the pool or more was free; all of them where the pool is not seen."""
+    if not w.has("kv_usage_ratio"):
+        return np.ones(round(span_s), bool)
+    return np.asarray(w.series("kv_usage_ratio", span_s, thin=0.3) < ROOM_USAGE_RATIO)
+
+
 class Fit(NamedTuple):
     """While requests waited: in what share of the time some of them would have fitted, and how it is known."""
 
@@ -130,14 +139,14 @@ class Fit(NamedTuple):
 def fit(w: Window, span_s: float = SPAN_S) -> Fit:
     """Share of the waiting time in which a request that would fit was held up.
 
-    The ring counts such requests. Without it, free cache (usage < 0.85) while requests wait and the batch is not full
-    stands for it; refuses where neither is known.
+    The ring counts such requests; a tenth of the pool must be free. Without it, free cache (usage < 0.85) while requests
+    wait and the batch is not full stands for it; refuses where neither is known.
     """
     waiting = w.series("req_waiting", span_s, thin=0.3)
     queued = waiting > 0
     n = float(queued.sum())
     if w.has("waiting_fit"):
-        could = w.series("waiting_fit", span_s, thin=0.3) > 0
+        could = (w.series("waiting_fit", span_s, thin=0.3) > 0) & has_room(w, span_s)
         blocked = held_back(w, span_s)
         return Fit(float((could & blocked & queued).sum()) / n if n else 0.0, n, "waiting_fit")
     usage = w.series("kv_usage_ratio", span_s, thin=0.3)

@@ -12,11 +12,15 @@ from ..stats import RateChange
 from ..windows import Window
 from .demand import Fit, fit_minute, flow, load_factors, surge, surge_at
 from .queue import began_at, queue
+from .rhythm import rhythm
 
 FULL_RATIO = 0.9
 LONG_SHARE = 0.5
 FIT_SHARE = 0.2
+PLATEAU_RATIO = 0.97
 SURGE_BEFORE_S = 60.0
+UNSURE = 0.45
+"""Not sure enough to open an incident, enough to keep one open."""
 
 
 class Pressure(NamedTuple):
@@ -77,23 +81,35 @@ def pressure(w: Window) -> Pressure | None:
         factor,
         rise,
         rise_at,
-        0.9 if f.arrivals_per_s > mu else 0.7,
+        _confidence(w, f.arrivals_per_s > mu, q.trend),
     )
+
+
+def _confidence(w: Window, beyond: bool, trend: str) -> float:
+    """Unsure where the queue drains, as after many an incident, or where the batch drains and refills: then wait."""
+    r = w.maybe(rhythm)
+    if trend == "draining" or (r is not None and r.current and r.cycles >= 1):
+        return UNSURE
+    return 0.9 if beyond else 0.7
 
 
 def _full_of(w: Window) -> tuple[str, float] | None:
     """What is full over the last half minute: the batch, else the KV pool; None where neither is."""
+    running = float(np.nanquantile(w.series("req_running", 30.0, thin=0.3), 0.25))
     try:
-        running = float(np.nanquantile(w.series("req_running", 30.0, thin=0.3), 0.25)) / w.limit("max_num_seqs")
-        if running >= FULL_RATIO:
-            return "batch", running
+        if running / w.limit("max_num_seqs") >= FULL_RATIO:
+            return "batch", running / w.limit("max_num_seqs")
+        plateau = math.inf
     except Missing:
-        pass  # no limit known: the pool alone can tell
+        plateau = w.greatest("req_running", 300.0)
     try:
         usage = float(np.nanquantile(w.series("kv_usage_ratio", 30.0, thin=0.3), 0.25))
     except Missing:
-        return None
-    return ("KV pool", usage) if usage >= FULL_RATIO else None
+        usage = math.nan
+    if usage >= FULL_RATIO:
+        return "KV pool", usage
+    # No limit is known: a batch that stands at its greatest size while requests wait is as full as it gets.
+    return ("batch", running / plateau) if running >= max(PLATEAU_RATIO * plateau, 4) else None
 
 
 def _long(w: Window) -> bool:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ..model import Advice, Finding, Missing
 from ..questions.culprits import head, holders
-from ..questions.demand import held_back
+from ..questions.demand import has_room, held_back
 from ..questions.progress import stall
 from ..questions.rhythm import rhythm
 from ..questions.ruled_out import not_hang, not_preemption_storm, not_throttling, not_traffic_surge
@@ -54,7 +54,7 @@ def check(w: Window, p: Params) -> Finding | None:
 def _admission(w: Window, p: Params) -> Finding | None:
     waiting = w.series("req_waiting", SPAN_S, thin=0.3) > 0
     if w.has("waiting_fit"):
-        held = waiting & held_back(w, SPAN_S) & (w.series("waiting_fit", SPAN_S, thin=0.3) > 0)
+        held = waiting & held_back(w, SPAN_S) & (w.series("waiting_fit", SPAN_S, thin=0.3) > 0) & has_room(w, SPAN_S)
         head_s = w.level("head_wait_seconds")
         sure, signal = 0.85, "waiting_fit"
     else:
@@ -62,7 +62,7 @@ def _admission(w: Window, p: Params) -> Finding | None:
         held &= w.series("req_running", SPAN_S, thin=0.3) < 0.95 * w.limit("max_num_seqs")
         head_s, sure, signal = math.nan, 0.6, "kv_usage_ratio"
     run_s = _last_run(held)
-    if run_s < p.held_s:
+    if run_s < p.held_s or _stands_still(w, p.held_s):
         return None
     if not math.isnan(head_s) and head_s < p.head_wait_slo_ratio * w.slo.ttft_p95_s:
         return None
@@ -86,6 +86,12 @@ def _admission(w: Window, p: Params) -> Finding | None:
         ruled_out=(not_traffic_surge(w), not_hang(w), not_preemption_storm(w), not_throttling(w)),
         culprits=(*head(w), *holders(w, 2)),
     )
+
+
+def _stands_still(w: Window, for_s: float) -> bool:
+    """Nobody is served at all: then it is not the order of service that holds them up."""
+    s = w.maybe(stall)
+    return s is not None and s.for_s >= for_s
 
 
 def _compute(w: Window, p: Params) -> Finding | None:
