@@ -15,7 +15,7 @@ import click
 from engine_shim import __version__
 from engine_shim.policy_settings import BATCHING, SCHEDULING
 from engine_shim.settings import ADMISSION, KV_LAYOUT, PREFIX_EVICT, RESERVE, EngineSettings
-from engine_shim.shapes import BYTES_PER_VALUE
+from engine_shim.shapes import BYTES_PER_VALUE, KV_TYPES
 
 # Help of each EngineSettings key.
 _HELP = {
@@ -46,7 +46,7 @@ _HELP = {
     "max_waiting": "Queue length beyond which requests are refused.",
     "accept_oversized": "Queue requests that can never fit the pool instead of refusing them.",
     "dtype": "Type of weights and activations; default fp32 on torch, bf16 on a model.",
-    "kv_dtype": "Type of the KV cache; on torch always that of the weights.",
+    "kv_dtype": "Type of the KV cache; on torch, default that of the weights; int8 has a scale for each token and head.",
     "tensor_parallel": "GPUs of the modelled engine.",
     "least_step_s": "On torch: seconds that a step takes at least; a small model then stands for a slower device.",
     "memory_ratio": "Share of the modelled device's memory that the engine may use.",
@@ -59,7 +59,7 @@ _CHOICES = {
     "kv_layout": KV_LAYOUT,
     "prefix_evict": PREFIX_EVICT,
     "dtype": tuple(BYTES_PER_VALUE),
-    "kv_dtype": tuple(BYTES_PER_VALUE),
+    "kv_dtype": KV_TYPES,
 }
 
 

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch's own name for it
 from torch import Tensor
 
+from engine_shim.kv_cache import KvCache, LayerCache
 from engine_shim.llama_config import LlamaConfig
 
 
@@ -65,15 +66,6 @@ class TokenBatch:
     sampled_rows: Tensor  # rows whose logits are wanted
 
 
-def new_kv_cache(config: LlamaConfig, blocks: int, block_tokens: int, dtype: torch.dtype, device: str) -> Tensor:
-    """The paged pool: [layers, 2 (key, value), blocks, block_tokens, kv_heads, head_dim].
-
-    Zeros, not empty memory: padded table entries point at block 0, and a NaN there would pass any mask.
-    """
-    shape = (config.layers, 2, blocks, block_tokens, config.kv_heads, config.head_dim)
-    return torch.zeros(shape, dtype=dtype, device=device)
-
-
 def rope_inverse_frequencies(config: LlamaConfig) -> Tensor:
     """Radians per position of each pair of head dimensions, float32 [head_dim / 2]."""
     exponents = torch.arange(0, config.head_dim, 2, dtype=torch.int64).float() / config.head_dim
@@ -104,13 +96,13 @@ class Llama:
         self._inverse_frequencies = rope_inverse_frequencies(config).to(self.device)
 
     @torch.inference_mode()
-    def logits(self, batch: TokenBatch, kv_cache: Tensor) -> Tensor:
+    def logits(self, batch: TokenBatch, kv_cache: KvCache) -> Tensor:
         """Next-token logits of `batch.sampled_rows`, float32 [rows, vocab]; writes the batch's keys and values."""
         eps, hidden = self.config.rms_eps, (self.config.hidden_size,)
         angles = batch.positions.float()[:, None] * self._inverse_frequencies
         cos, sin = angles.cos()[:, None, :].to(self.dtype), angles.sin()[:, None, :].to(self.dtype)
         x = F.embedding(batch.ids, self.weights.embedding)
-        for layer, layer_cache in zip(self.weights.layers, kv_cache, strict=True):
+        for layer, layer_cache in zip(self.weights.layers, kv_cache.layers, strict=True):
             normed = F.rms_norm(x, hidden, layer.attention_norm, eps)
             x = x + F.linear(self._attention(F.linear(normed, layer.qkv), batch, layer_cache, cos, sin), layer.output)
             normed = F.rms_norm(x, hidden, layer.mlp_norm, eps)
@@ -119,24 +111,23 @@ class Llama:
         x = F.rms_norm(x[batch.sampled_rows], hidden, self.weights.norm, eps)
         return F.linear(x, self.weights.head).float()
 
-    def _attention(self, qkv: Tensor, batch: TokenBatch, layer_cache: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def _attention(self, qkv: Tensor, batch: TokenBatch, layer_cache: LayerCache, cos: Tensor, sin: Tensor) -> Tensor:
         """Rotate, write keys and values to the cache, attend group by group: [rows, heads × head_dim]."""
         c = self.config
         heads = qkv.view(len(qkv), -1, c.head_dim)
         rotated = _rotate(heads[:, : c.heads + c.kv_heads], cos, sin)
         queries = rotated[:, : c.heads]
-        key_cache, value_cache = layer_cache
-        key_cache.view(-1, c.kv_heads, c.head_dim)[batch.slots] = rotated[:, c.heads :]
-        value_cache.view(-1, c.kv_heads, c.head_dim)[batch.slots] = heads[:, c.heads + c.kv_heads :]
-        outputs = [self._attend(queries, group, key_cache, value_cache) for group in batch.groups]
+        layer_cache.keys.write(batch.slots, rotated[:, c.heads :])
+        layer_cache.values.write(batch.slots, heads[:, c.heads + c.kv_heads :])
+        outputs = [self._attend(queries, group, layer_cache) for group in batch.groups]
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
-    def _attend(self, queries: Tensor, group: AttentionGroup, key_cache: Tensor, value_cache: Tensor) -> Tensor:
+    def _attend(self, queries: Tensor, group: AttentionGroup, layer_cache: LayerCache) -> Tensor:
         c = self.config
         shared = c.heads // c.kv_heads  # query heads that read the same key head
         rows = group.requests * group.queries
         q = queries[group.first : group.first + rows]
-        k, v = _gather(key_cache, group.table), _gather(value_cache, group.table)
+        k, v = layer_cache.keys.read(group.table), layer_cache.values.read(group.table)
         if group.queries == 1:  # the heads that share keys become the query axis: nothing is copied
             q = q.view(group.requests, c.kv_heads, shared, c.head_dim)
         else:
@@ -146,13 +137,6 @@ class Llama:
         if group.queries > 1:
             out = out.transpose(1, 2)
         return out.reshape(rows, c.heads * c.head_dim)
-
-
-def _gather(cache: Tensor, table: Tensor) -> Tensor:
-    """The cached keys or values of each sequence: [requests, kv_heads, keys, head_dim]."""
-    # index_select copies whole blocks; plain indexing does the same six times slower on a CPU.
-    blocks = cache.index_select(0, table.flatten())
-    return blocks.view(len(table), -1, *cache.shape[2:]).transpose(1, 2)
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

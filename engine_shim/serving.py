@@ -173,8 +173,7 @@ def _settings(options: ServeOptions, changes: Mapping[str, Any], folder: Path | 
             raise ValueError(f"{folder}: there is another model of the name {folder.name}; rename the folder")
     if options.runner == "torch":
         dtype = changes.setdefault("dtype", "fp32")
-        if changes.setdefault("kv_dtype", dtype) != dtype:
-            raise ValueError("kv_dtype must be the same as dtype on the torch runner")
+        changes.setdefault("kv_dtype", dtype)
         if not changes.get("kv_pool_tokens"):
             changes["kv_pool_tokens"] = TORCH_POOL_TOKENS
     return EngineSettings.from_table(changes)
@@ -201,7 +200,7 @@ def _torch(
         model = seeded(config_of(settings.shape), options.seed, types[settings.dtype], device)
     else:
         model = load_folder(folder, types[settings.dtype], device)
-    runner = TorchRunner(model, blocks, settings.block_tokens, clock)
+    runner = TorchRunner(model, blocks, settings.block_tokens, clock, settings.kv_dtype)
     return _Computing(runner, model.config.vocab_size, model.config.eos_token_ids)
 
 

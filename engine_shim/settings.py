@@ -13,7 +13,7 @@ from typing import Any
 
 from .devices import Device
 from .policy_settings import check_policies
-from .shapes import BYTES_PER_VALUE, Shape, shape_named
+from .shapes import BYTES_PER_VALUE, KV_TYPES, Shape, shape_named
 
 ADMISSION = ("fifo", "bypass")
 RESERVE = ("none", "prompt", "max_tokens")
@@ -97,7 +97,7 @@ class EngineSettings:
         if not 0 <= self.prefix_cache_ratio <= 1:
             raise ValueError(f"prefix_cache_ratio must be between 0 and 1, not {self.prefix_cache_ratio}")
         choices = {
-            "admission": ADMISSION, "reserve": RESERVE, "dtype": BYTES_PER_VALUE, "kv_dtype": BYTES_PER_VALUE,
+            "admission": ADMISSION, "reserve": RESERVE, "dtype": BYTES_PER_VALUE, "kv_dtype": KV_TYPES,
             "kv_layout": KV_LAYOUT, "prefix_evict": PREFIX_EVICT,
         }  # fmt: skip
         for key, allowed in choices.items():

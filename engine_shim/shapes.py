@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 BYTES_PER_VALUE = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+KV_TYPES = ("fp32", "bf16", "fp16", "fp8", "int8")
+INT8_SCALE_BYTES = 4  # of each key or value vector of a token and head
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,9 @@ class Shape:
         return self.parameters * BYTES_PER_VALUE[dtype]
 
     def kv_bytes_per_token(self, dtype: str) -> int:
-        """Bytes of keys and values for one token, over all layers."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * BYTES_PER_VALUE[dtype]
+        """Bytes of keys and values for one token, over all layers; int8 vectors bear a float32 scale each."""
+        vector_bytes = self.head_dim + INT8_SCALE_BYTES if dtype == "int8" else self.head_dim * BYTES_PER_VALUE[dtype]
+        return 2 * self.layers * self.kv_heads * vector_bytes
 
     @classmethod
     def from_config(cls, name: str, config: Mapping[str, Any]) -> Shape:

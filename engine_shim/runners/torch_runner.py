@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from engine_shim.clock import Clock
-from engine_shim.llama import Llama, new_kv_cache
+from engine_shim.kv_cache import new_kv_cache
+from engine_shim.llama import Llama
 from engine_shim.request import Request
 from engine_shim.runners.torch_batch import build_batch, completes_prefill
 from engine_shim.sampling import GREEDY, Sampling, choose
@@ -16,13 +17,14 @@ class TorchRunner:
     """Runs step plans on CPU or CUDA. Not thread-safe: the thread that steps the engine owns it.
 
     `blocks` × `block_tokens` token slots are allocated at once; the scheduler hands out block numbers below `blocks`.
+    `kv_type` says what keys and values are stored in (kv_cache.py); the type of the weights if empty.
     """
 
-    def __init__(self, model: Llama, blocks: int, block_tokens: int, clock: Clock) -> None:
+    def __init__(self, model: Llama, blocks: int, block_tokens: int, clock: Clock, kv_type: str = "") -> None:
         self.model = model
         self._block_tokens = block_tokens
         self._clock = clock
-        self._kv_cache = new_kv_cache(model.config, blocks, block_tokens, model.dtype, str(model.device))
+        self._kv_cache = new_kv_cache(model.config, blocks, block_tokens, model.dtype, str(model.device), kv_type)
 
     @property
     def kv_cache_bytes(self) -> int:

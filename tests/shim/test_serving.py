@@ -179,7 +179,7 @@ WRONG_OPTIONS = {
     "an unknown device": (["--runner", "model", "--device", "h900"], "h900"),
     "a device that torch has not": (["--device", "cuda:99"], "cuda:99"),
     "fp8 on torch": (["--dtype", "fp8"], "fp8"),
-    "two types on torch": (["--kv-dtype", "bf16"], "kv_dtype"),
+    "a KV type that is not known": (["--kv-dtype", "int3"], "kv-dtype"),
     "a fault without times": (["--fault", "hung_step"], "at_s"),
     "a fault that is no number": (["--fault", "crash:at_s=soon"], "crash:at_s=soon"),
     "a folder without a config": (["--model", "{tmp}"], "config.json"),
