@@ -74,7 +74,7 @@ def impact(w: Window, h: Harm, onset_at: float) -> Impact:
         objective=f"TTFT P95 ≤ {slo_s:g} s",
         good_ratio=now.good_ratio if now else None,
         before_ratio=w.baseline.usual("good_ratio", onset_at),
-        late_requests=_late_since(w, onset_at, now),
+        late_requests=_late_since(w, onset_at, _waiting_late(w, h)),
         ttft_p95_s=(w.baseline.usual("ttft_p95_s", onset_at), _known(now.ttft_p95_s) if now else None),
         e2e_p95_s=(w.baseline.usual("e2e_p95_s", onset_at), _known(now.e2e_p95_s) if now else None),
         breached=h.breached,
@@ -82,20 +82,26 @@ def impact(w: Window, h: Harm, onset_at: float) -> Impact:
     )
 
 
-def _late_since(w: Window, onset_at: float, now: Felt | None) -> float | None:
-    """Requests that finished late since the onset, and those that wait beyond the objective now."""
-    waiting = now.late_waiting if now else 0.0
+def _waiting_late(w: Window, h: Harm) -> float | None:
+    """How many requests inside are late by now: everyone while nothing moves; None where it cannot be known."""
+    if h.no_progress:
+        return w.once(stall).inside
+    return float(math.floor(h.now.late_waiting)) if h.now else None
+
+
+def _late_since(w: Window, onset_at: float, inside: float | None) -> float | None:
+    """Requests that finished late since the onset, and those inside that are late now."""
     span_s = min(900.0, max(1.0, w.now - onset_at))
     try:
         ttft = w.finished(span_s)["ttft_s"]
-        return float((ttft > w.slo.ttft_p95_s).sum()) + math.floor(waiting)
+        return float((ttft > w.slo.ttft_p95_s).sum()) + (inside or 0.0)
     except Missing:
         pass  # no spans: the histogram counts them
     try:
         share, n = w.observed_share("ttft_seconds", w.slo.ttft_p95_s, span_s)
-        return float(round((1 - share) * n)) + math.floor(waiting)
+        return float(round((1 - share) * n)) + (inside or 0.0)
     except Missing:
-        return float(math.floor(waiting)) if now else None
+        return inside
 
 
 def _known(value: float) -> float | None:

@@ -18,7 +18,7 @@ import msgspec
 
 from ..model import Advice, Finding, RuledOut
 from ..questions.progress import device_witness, stall
-from ..questions.ruled_out import not_throttling, not_traffic_surge
+from ..questions.ruled_out import not_throttling
 from ..windows import Window
 from . import Rule
 
@@ -65,7 +65,7 @@ def check(w: Window, p: Params) -> Finding | None:
             w.evidence("longest step so far (seconds)", None if math.isnan(s.longest_s) else s.longest_s),
             w.evidence("gpu_dram_active_ratio", None if math.isnan(witness.dram) else witness.dram, 0.05, "<", 5),
         ),
-        ruled_out=(_not_prefill(w, expected), not_traffic_surge(w), not_throttling(w)),
+        ruled_out=(_not_prefill(w, expected), not_throttling(w)),
     )
 
 
