@@ -63,6 +63,7 @@ def test_the_pool_takes_the_bytes_that_settings_count_with(kv_type: str) -> None
 
 def logits_along(kv_type: str, dtype: torch.dtype = F32) -> torch.Tensor:
     """Logits after each of 48 tokens, which are fed one by one, so that all but the newest come from the cache."""
+    torch.set_num_threads(1)
     model = seeded(config_of(SHAPES["tiny"]), 3, dtype, "cpu")
     runner = TorchRunner(model, 4, 16, VirtualClock(), kv_type)
     ids = torch.randint(0, 256, (48,), generator=torch.Generator().manual_seed(1)).tolist()
