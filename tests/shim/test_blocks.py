@@ -18,9 +18,10 @@ chains = st.text("ab", min_size=1, max_size=5).map(lambda text: [text[: end + 1]
 class BlockPoolMachine(RuleBasedStateMachine):
     """Requests take, share, publish and release blocks; `content` says what is written in a block that was published."""
 
-    @initialize(total=st.integers(1, 12))
-    def create(self, total: int) -> None:
-        self.pool = BlockPool(total, 16)
+    @initialize(total=st.integers(1, 12), evict=st.sampled_from(["lru", "fifo"]), limit=st.integers(0, 12))
+    def create(self, total: int, evict: str, limit: int) -> None:
+        self.pool = BlockPool(total, 16, evict, limit)
+        self.limit = limit
         self.holders: list[list[int]] = []
         self.content: dict[int, str] = {}
 
@@ -70,7 +71,7 @@ class BlockPoolMachine(RuleBasedStateMachine):
         held = Counter(block for blocks in self.holders for block in blocks)
         assert self.pool.used_blocks == len(held)
         assert self.pool.free_blocks == self.pool.total_blocks - len(held)
-        assert 0 <= self.pool.cached_blocks <= self.pool.free_blocks
+        assert 0 <= self.pool.cached_blocks <= min(self.pool.free_blocks, self.limit)
         assert self.pool.held_slots_tokens == 16 * sum(held.values())
 
     @invariant()
@@ -102,6 +103,36 @@ def test_the_prefix_released_longest_ago_is_forgotten_first() -> None:
     assert len(pool.match(["new", "new+"])) == 2
     pool.take(1)
     assert pool.match(["old", "old+"]) == []
+
+
+def test_under_fifo_the_prefix_published_first_is_forgotten_first() -> None:
+    """However often and recently it was used: that is what it costs against LRU."""
+    found = {}
+    for evict in ("lru", "fifo"):
+        pool = BlockPool(2, 16, evict)
+        for key in ("first", "second"):
+            block = pool.take(1)
+            pool.publish(block[0], key)
+            pool.release(block)
+        hit = pool.match(["first"])
+        pool.hold(hit)
+        pool.release(hit)
+        pool.release(pool.take(1))
+        found[evict] = [key for key in ("first", "second") if pool.match([key])]
+    assert found == {"lru": ["first"], "fifo": ["second"]}
+
+
+def test_idle_prefixes_fill_no_more_than_their_share() -> None:
+    """Beyond the limit the oldest become blank at once; blocks that somebody holds do not count."""
+    pool = BlockPool(6, 16, "lru", cached_limit=2)
+    blocks = pool.take(5)
+    for index, block in enumerate(blocks):
+        pool.publish(block, index)
+    assert len(pool.match(range(5))) == 5
+    pool.release(blocks)
+    assert pool.cached_blocks == 2
+    assert pool.match(range(5)) == blocks[:2]
+    assert pool.free_blocks == 6
 
 
 def test_keys_of_real_prompts_depend_on_everything_before_them() -> None:

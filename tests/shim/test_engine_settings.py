@@ -7,6 +7,11 @@ from engine_shim.settings import EngineSettings, room_tokens
 from engine_shim.shapes import SHAPES, Shape, shape_named
 
 BAD = {
+    "runs cannot share a prefix": ({"kv_layout": "contiguous"}, "prefix_cache = false"),
+    "an unknown layout": ({"kv_layout": "linked"}, "kv_layout must be one of paged, contiguous"),
+    "an unknown eviction": ({"prefix_evict": "random"}, "prefix_evict must be one of lru, fifo"),
+    "more cache than pool": ({"prefix_cache_ratio": 1.5}, "prefix_cache_ratio must be between 0 and 1"),
+    "an unknown KV type": ({"kv_dtype": "int4"}, "kv_dtype must be one of fp32, bf16, fp16, fp8, int8"),
     "misspelt": ({"max_num_seq": 4}, "unknown key 'max_num_seq'; did you mean 'max_num_seqs'"),
     "wrong type": ({"max_num_seqs": "many"}, "max_num_seqs must be an integer"),
     "a bool is no integer": ({"max_num_seqs": True}, "max_num_seqs must be an integer"),
