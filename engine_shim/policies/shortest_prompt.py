@@ -43,6 +43,6 @@ class ShortestPrompt(Fifo):
         return self._arrivals[0].stage_since + self._wait_limit_s if self._arrivals else math.inf
 
     def passable(self, queue: WaitingQueue, now: float) -> int:
-        """Nobody passes a request that has been promoted."""
-        up_to_starving = queue.count_up_to(0)
-        return up_to_starving if up_to_starving > queue.count_up_to(-1) else super().passable(queue, now)
+        """Nobody passes the first that has been promoted; before it stand preempted ones only."""
+        preempted = queue.count_up_to(-math.inf)
+        return preempted + 1 if queue.count_up_to(0) > preempted else super().passable(queue, now)
