@@ -11,6 +11,6 @@ pipeline; `ToyEngine` is a world whose numbers follow from a small batch server,
 
 from .seconds import window
 from .toy_engine import Load, ToyEngine
-from .world import START, InFlight, World
+from .world import START, InFlight, Sees, World
 
-__all__ = ["START", "InFlight", "Load", "ToyEngine", "World", "window"]
+__all__ = ["START", "InFlight", "Load", "Sees", "ToyEngine", "World", "window"]

@@ -74,7 +74,8 @@ class ToyEngine(World):
         self.totals = dict.fromkeys(("arrived", "finished", "prompt", "generated", "steps"), 0.0)
         self._random = random.Random(seed)
         self._due: list[tuple[float, Load]] = []
-        self.says(max_num_seqs=str(max_num_seqs), kv_capacity_tokens=str(pool_blocks * BLOCK_TOKENS))
+        self.says(max_num_seqs=str(max_num_seqs), kv_block_tokens=str(BLOCK_TOKENS))
+        self.says(kv_capacity_tokens=str(pool_blocks * BLOCK_TOKENS))
 
     def load(
         self,
