@@ -159,10 +159,11 @@ class Tier:
 
     def _hold(self, rows: NDArray[np.intp], values: Floats, at: Floats) -> None:
         newest = values[-1]
-        changed = newest != self.held[rows]
-        if len(values) > 1:
-            changed |= (values != newest).any(axis=0)
-        self.moved_at[rows[changed]] = at[-1]
+        differs = values != newest
+        inside = differs.any(axis=0)
+        changed = inside | (newest != self.held[rows])
+        since = np.where(inside, len(values) - np.argmax(differs[::-1], axis=0), 0)  # the row that brought this value
+        self.moved_at[rows[changed]] = at[since[changed]]
         self.held[rows] = newest
         self.held_at[rows] = at[-1]
 

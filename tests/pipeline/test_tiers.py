@@ -159,3 +159,12 @@ def test_a_frozen_gauge_knows_how_long_it_has_not_moved():
         tier.write(("a",), np.array([START + k + 0.5]), np.array([[3.0 if k > 2 else k]]), np.zeros(1, bool))
     assert tier.moved_at[tier.row["a"]] == START + 3.5
     assert tier.held_at[tier.row["a"]] == START + 9.5
+
+
+def test_when_a_value_came_is_known_within_a_block():
+    tier = Tier()
+    values = np.array([[1.0, 5.0], [2.0, 5.0], [2.0, 5.0], [2.0, 7.0]])
+    tier.write(("a", "b"), START + np.arange(4.0), values, GAUGES)
+    assert tier.moved_at.tolist() == [START + 1, START + 3]
+    tier.write(("a", "b"), START + np.array([4.0, 5.0]), np.array([[9.0, 7.0], [9.0, 7.0]]), GAUGES)
+    assert tier.moved_at.tolist() == [START + 4, START + 3]
