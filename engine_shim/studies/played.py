@@ -33,6 +33,7 @@ class Played:
     start: float
     steps: dict[str, np.ndarray] = field(default_factory=dict)
     left: list[Request] = field(default_factory=list)
+    waiting: list[Request] = field(default_factory=list)  # at the end
 
     def time_mean(self, values: np.ndarray, from_s: float = 0.0) -> float:
         """The mean of a value per step, weighted by how long each step took, from `from_s` on."""
@@ -109,4 +110,5 @@ def play_load(
     running = Engine(settings, blocks, ModelRunner(settings, profile), clock, notes)
     play(running, demand, until=clock.now() + seconds, observer=notes)
     notes.gather()
+    played.waiting = list(running.scheduler.waiting)
     return played
