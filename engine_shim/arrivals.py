@@ -101,6 +101,7 @@ class _Source:
             prefix_tokens=shared,
             tenant=stream.tenant,
             priority=stream.priority,
+            deadline_at=start + at + stream.deadline_s,
         )
 
     def finished(self, at: float, served: bool) -> None:

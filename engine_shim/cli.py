@@ -41,6 +41,13 @@ _HELP = {
     "prefix_cache": "Reuse the KV of common prompt prefixes.",
     "prefix_evict": "Which unused prefix block is forgotten first: lru, released longest ago; fifo, published first.",
     "prefix_cache_ratio": "Share of the pool that unused prefix blocks may fill.",
+    "rate_limit_per_s": "Requests per second that each API key, or tenant, may send; 0: no limit.",
+    "rate_limit_burst": "Requests that may come at once under the rate limit; 0: one second's worth.",
+    "max_concurrency": "Requests in the engine, waiting and running, beyond which others are refused; 0: no limit.",
+    "queue_target_s": "Seconds of requests, at the measured service rate, that may wait; 0: only max_waiting limits.",
+    "queued_tokens_target_s": "The same in prompt tokens: seconds of them that may wait; 0: no limit.",
+    "deadline_rejection": "Refuse what cannot have its first token by its deadline; drop what has missed it.",
+    "response_cache_entries": "Answers kept for refused requests of the same prompt at temperature 0; 0: none.",
     "kv_layout": "paged: any free block serves any request; contiguous: a request's KV is one run, placed first fit.",
     "max_model_len": "Longest prompt plus output; for a folder at most, and by default, what its config.json says.",
     "max_waiting": "Queue length beyond which requests are refused.",
@@ -123,7 +130,10 @@ def _settings_options(command: Callable[..., None]) -> Callable[..., None]:
     show_default=True,
     help="Compute tokens, or take as long as a modelled device would.",
 )
-@click.option("--device", help="cpu or cuda for torch (default cpu); h100, a100, … for model (default h100).")
+@click.option(
+    "--device",
+    help="cpu or cuda for torch (default cpu); h100, a100, … or a profile (*.toml) for model (default h100).",
+)
 @click.option("--seed", default=0, show_default=True, help="Seed of random weights.")
 @click.option("--threads", default=1, show_default=True, type=click.IntRange(1), help="CPU threads of torch.")
 @click.option("--served-model-name", help="Name in the API; default: the model's.")

@@ -14,6 +14,8 @@ from typing import Any
 from .clock import Clock, VirtualClock
 from .counters import Counters
 from .kv_pool import new_pool
+from .protection.protection import protection_for
+from .protection.refusal import DEADLINE, OTHER, QUEUE_FULL, TOO_LONG, Refusal
 from .request import Request, Stage
 from .scheduler import Scheduler
 from .settings import EngineSettings
@@ -26,7 +28,11 @@ HEAD_ROWS = 16  # of the queue, in the request table whatever else is cut
 
 
 class RequestRejected(ValueError):  # noqa: N818 - an answer to the client, not a failure
-    """The request can never be served, or the queue is full. The message says why, for the client."""
+    """The request can never be served, or not now. The message says why, for the client."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
 
 
 @dataclass(slots=True)
@@ -66,6 +72,7 @@ class Engine:
         self.counters = Counters()
         self.pool = new_pool(self.settings, self.pool_blocks)
         self.scheduler = Scheduler(self.settings, self.pool, self.counters)
+        self.protection = protection_for(self.settings)
         self.open: OpenStep | None = None
         self._requests: dict[str, Request] = {}
         self._steps = 0
@@ -74,14 +81,16 @@ class Engine:
     # -- from any thread --------------------------------------------------------------------------------------------
 
     def add(self, request: Request) -> None:
-        """Hand in a request. RequestRejected if it can never be served; it is counted and reported all the same."""
+        """Hand in a request. RequestRejected if it is turned away; it is counted and reported all the same."""
         request.stop_after = min(request.stop_after, request.max_tokens)
-        why = self._why_not(request)
-        if why:
-            request.finish_reason = "rejected"
+        refusal = self._why_never(request) or self.protection.refusal(request, self.clock.now())
+        if refusal is None:
+            self.protection.joined(request)
+        else:
+            request.finish_reason, request.rejected_for = "rejected", refusal.reason
         self._inbox.append(request)
-        if why:
-            raise RequestRejected(why)
+        if refusal is not None:
+            raise RequestRejected(refusal)
 
     def abort(self, request_id: str) -> None:
         """The client has gone: stop the request between two steps. Unknown ids are ignored: it may have just ended."""
@@ -91,20 +100,23 @@ class Engine:
         """Whether something was handed in since the last step."""
         return bool(self._inbox or self._aborts)
 
-    def _why_not(self, request: Request) -> str:
+    def _why_never(self, request: Request) -> Refusal | None:
         tokens = request.prompt_tokens + request.max_tokens
         if request.prompt_tokens < 1 or request.max_tokens < 1:
-            return "a request needs at least one prompt token and one output token"
+            return Refusal(OTHER, "a request needs at least one prompt token and one output token")
         if len(self._inbox) + len(self.scheduler.waiting) >= self.settings.max_waiting:
-            return f"the queue is full ({self.settings.max_waiting} requests)"
+            return Refusal(QUEUE_FULL, f"the queue is full ({self.settings.max_waiting} requests)")
         if self.settings.accept_oversized:
-            return ""
+            return None
         if tokens > self.settings.max_model_len:
-            return f"prompt and max_tokens make {tokens} tokens, more than the model's {self.settings.max_model_len}"
+            most = self.settings.max_model_len
+            return Refusal(TOO_LONG, f"prompt and max_tokens make {tokens} tokens, more than the model's {most}")
         if self.pool.blocks_for(tokens) > self.pool_blocks:
             pool_tokens = self.pool_blocks * self.pool.block_tokens
-            return f"prompt and max_tokens make {tokens} tokens, more than the KV pool's {pool_tokens}"
-        return ""
+            return Refusal(
+                TOO_LONG, f"prompt and max_tokens make {tokens} tokens, more than the KV pool's {pool_tokens}"
+            )
+        return None
 
     # -- the step ---------------------------------------------------------------------------------------------------
 
@@ -130,7 +142,10 @@ class Engine:
         now = self.clock.now()
         if self._inbox or self._aborts:
             self.take_in(now)
+        for request in self.protection.expired(now):
+            self._turn_away(request, now)
         plan = self.scheduler.schedule(now)
+        self.protection.planned(plan, len(self.scheduler.running), len(self.scheduler.waiting), now)
         for request in plan.preempted:
             self.telemetry.stage_changed(request, Stage.REQUEUE, now)
         for request in plan.admitted:
@@ -166,6 +181,7 @@ class Engine:
             self._report(request)
 
     def _report(self, request: Request) -> None:
+        self.protection.left(request, request.finished_at)
         self.telemetry.stage_changed(request, Stage.FINISHED, request.finished_at)
         self.telemetry.finished(request)
         if request.listener is not None:
@@ -177,12 +193,13 @@ class Engine:
             request = self._inbox.popleft()
             self.counters.arrived += 1
             if request.finish_reason or request.id in self._requests:
-                request.finish_reason = "rejected"
+                request.finish_reason, request.rejected_for = "rejected", request.rejected_for or OTHER
                 self.counters.rejected += 1
                 self._end(request, now)
                 continue
             self._requests[request.id] = request
             self.scheduler.add(request, now)
+            self.protection.queued(request)
             self.telemetry.stage_changed(request, Stage.QUEUE, now)
         while self._aborts:
             aborted = self._requests.pop(self._aborts.popleft(), None)
@@ -190,6 +207,14 @@ class Engine:
                 self.scheduler.finish(aborted, "abort", now)
                 self.counters.aborted += 1
                 self._report(aborted)
+
+    def _turn_away(self, request: Request, now: float) -> None:
+        """Its deadline passed while it waited."""
+        del self._requests[request.id]
+        request.rejected_for = DEADLINE
+        self.scheduler.finish(request, "rejected", now)
+        self.counters.rejected += 1
+        self._report(request)
 
     def _end(self, request: Request, now: float) -> None:
         request.finished_at = now

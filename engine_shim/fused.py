@@ -65,7 +65,9 @@ def decode_stretch(engine: Engine, clock: VirtualClock, incoming: Incoming, ends
         return None
     plain = _is_plain(engine.settings)
     queues_only = plain and bool(scheduler.waiting) and engine.settings.admission == "fifo"
-    begins_before = min(np.inf if queues_only else incoming.peek(), scheduler.order.changes_at())
+    begins_before = min(
+        np.inf if queues_only else incoming.peek(), scheduler.order.changes_at(), engine.protection.next_expiry()
+    )
     decodes, now = len(scheduler.decoding), clock.now()
     step_s = engine.runner.decode_seconds(decodes, scheduler.context_tokens + decodes)
     most = min((min(begins_before, ends_by) - now) / step_s, MAX_STEPS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Protocol
@@ -50,6 +51,8 @@ class Request:
     prefix_key: int = 0
     prefix_tokens: int = 0
     tenant: str = ""
+    client: str = ""  # a salted hash of the sender's API key, if it has one
+    deadline_at: float = math.inf  # clock time by which the client wants the first token
     priority: int = 0  # index into PRIORITY_CLASSES
     sampling: object | None = None
     listener: Listener | None = None
@@ -67,6 +70,7 @@ class Request:
     preemptions: int = 0
     recomputed_tokens: int = 0
     finish_reason: str = ""  # stop, length, abort, error, rejected
+    rejected_for: str = ""  # why it was rejected: a word of protection/refusal.py
     # (stage, start, end) in order; after a preemption come requeue and prefill again
     stages: list[tuple[Stage, float, float]] = field(default_factory=list)
     stage_since: float = 0.0

@@ -41,6 +41,7 @@ class LoadTable(_Table, frozen=True):
     shared_prefix_tokens: int = 0
     tenant: str = ""
     priority: Literal["interactive", "batch"] = "interactive"
+    deadline_s: float | None = None
 
 
 class Expect(_Table, frozen=True):

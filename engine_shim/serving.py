@@ -22,6 +22,7 @@ from engine_shim.live_faults import FaultyRunner, arm_outage, faults_from_texts
 from engine_shim.live_gpu import LiveGpu, gpu_uuid
 from engine_shim.llama_config import config_of, read_config, shape_of
 from engine_shim.pacing import LeastStepRunner
+from engine_shim.protection.protection import rejection_reasons
 from engine_shim.protocol import ServedModel
 from engine_shim.runners.model import ModelRunner, PacedRunner
 from engine_shim.server import EngineServer, Pages
@@ -31,6 +32,7 @@ from engine_shim.step import Runner
 from engine_shim.step_extras import step_fields
 from engine_shim.telemetry import EngineInfo, EngineTelemetry, build_telemetry
 from engine_shim.telemetry.allocator_page import AllocatorPage
+from engine_shim.telemetry.protection_page import protection_families
 from engine_shim.tokens import CharTokenizer, FolderTokenizer, Tokenizer
 from engine_shim.worker import EngineWorker
 
@@ -110,6 +112,7 @@ def build(options: ServeOptions, changes: Mapping[str, Any], clock: Clock | None
     if device is None and (options.device or "cpu") != "cpu":
         telemetry.add_families(AllocatorPage(cuda_allocator, clock.now).families())
     engine = Engine(settings, blocks, computing.runner, clock, telemetry)
+    telemetry.add_families(protection_families(lambda: engine.protection))
     worker = EngineWorker(engine, tick=lambda: telemetry.tick(clock.now()))
     wait.until = worker.stopping.wait
     pages = Pages(telemetry.render, computing.gpu.render if computing.gpu else None)
@@ -252,6 +255,7 @@ def _telemetry(
         gpu_uuid=gpu_uuid(options.engine_name, options.rank) if device else "",
         arguments=settings.arguments() | {"runner": options.runner},
         step_fields=step_fields(settings),
+        rejection_reasons=rejection_reasons(settings),
     )
     return build_telemetry(
         info,

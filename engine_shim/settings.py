@@ -13,6 +13,7 @@ from typing import Any
 
 from .devices import Device
 from .policy_settings import check_policies
+from .protection.checks import check_protection
 from .shapes import BYTES_PER_VALUE, KV_TYPES, Shape, shape_named
 
 ADMISSION = ("fifo", "bypass")
@@ -58,12 +59,20 @@ class EngineSettings:
     prefill_step_seconds: float = 0.0
     max_long_prefills: int = 0
     long_prefill_tokens: int = 4096
+    rate_limit_per_s: float = 0.0
+    rate_limit_burst: int = 0
+    max_concurrency: int = 0
+    queue_target_s: float = 0.0
+    queued_tokens_target_s: float = 0.0
+    deadline_rejection: bool = False
+    response_cache_entries: int = 0
 
     def __post_init__(self) -> None:
         self._check_types()
         self._check_ranges()
         self._check_combinations()
         check_policies(self)
+        check_protection(self)
 
     def _check_types(self) -> None:
         for field in fields(self):

@@ -13,6 +13,7 @@ from .clock import VirtualClock
 from .device_window import DeviceWindow
 from .devices import Device, device_named
 from .engine import Engine
+from .protection.protection import rejection_reasons
 from .runners.model import ModelRunner
 from .scenario import Scenario
 from .settings import EngineSettings
@@ -20,6 +21,7 @@ from .simulate import play
 from .step_extras import step_fields
 from .telemetry import EngineInfo, build_telemetry
 from .telemetry.gpu_page import Gpu, GpuPage
+from .telemetry.protection_page import protection_families
 from .world import World
 
 ENGINE_NAME = "shim"
@@ -47,20 +49,22 @@ def simulate(
     blocks = max(round(settings.pool_blocks(profile) * scenario.pool_scale), 1)
     pool_tokens = blocks * settings.block_tokens
     info = _info(settings, profile, blocks, seed, start)
+    telemetry = build_telemetry(
+        info, clock.now, salt=f"simulated {seed}".encode(), otlp_endpoint="", vllm=mode == "vllm-defaults"
+    )
     world = World(
         out,
-        build_telemetry(
-            info, clock.now, salt=f"simulated {seed}".encode(), otlp_endpoint="", vllm=mode == "vllm-defaults"
-        ),
+        telemetry,
         _demand(scenario, profile, seed, start),
         DeviceWindow(profile, settings, pool_tokens, start),
         _gpu_pages(profile, settings, seed, "stock" if mode == "vllm-defaults" else "full"),
         mode=mode,
         start=start,
-        meta={"scenario": scenario.stem, "device": device, "seed": seed, "model": settings.model},
+        meta={"scenario": scenario.stem, "device": profile.name, "seed": seed, "model": settings.model},
         on_poll=None if on_poll is None else lambda now: on_poll(now - start),
     )
     engine = Engine(settings, blocks, ModelRunner(settings, profile), clock, world)
+    telemetry.add_families(protection_families(lambda: engine.protection))
     until = start + min(until_s or scenario.duration_s, scenario.duration_s)
     play(engine, world.demand, until=until, observer=world, faults=scenario.faults(start))
     world.end(until)
@@ -89,6 +93,7 @@ def _info(settings: EngineSettings, device: Device, blocks: int, seed: int, star
         gpu_uuid=_uuid(device, seed, 0),
         arguments=settings.arguments(),
         step_fields=step_fields(settings),
+        rejection_reasons=rejection_reasons(settings),
     )
 
 

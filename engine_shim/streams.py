@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from .lengths import LengthError, Lengths, parse_lengths
@@ -30,6 +31,7 @@ class Stream:
     shared_prefix_tokens: int = 0
     tenant: str = ""
     priority: int = 0  # index into PRIORITY_CLASSES
+    deadline_s: float = math.inf  # from arrival to the first token, as the clients want it
     kept: float = 1.0  # share of the stream's requests that is played (a cure's load_scale)
 
 
@@ -62,6 +64,7 @@ def read_stream(row: LoadTable, index: int, duration_s: float, file: str) -> Str
         shared_prefix_tokens=row.shared_prefix_tokens,
         tenant=row.tenant,
         priority=PRIORITY_CLASSES.index(row.priority),
+        deadline_s=math.inf if row.deadline_s is None else row.deadline_s,
     )
 
 
@@ -90,7 +93,7 @@ def _check_demand(row: LoadTable, key: str, file: str, duration_s: float) -> Non
         raise ScenarioError(file, f"{key}.{given[0]}", "a closed loop has no rate of its own")
     if row.arrivals != "closed" and len(given) != 1:
         raise ScenarioError(file, f"{key}.rate_per_s", "exactly one of rate_per_s and rho is needed")
-    limits = {"rate_per_s": 1e5, "rho": 100.0, "cv": 50.0, "period_s": 1e7, "concurrency": 1e5}
+    limits = {"rate_per_s": 1e5, "rho": 100.0, "cv": 50.0, "period_s": 1e7, "concurrency": 1e5, "deadline_s": 86_400.0}
     for name, high in limits.items():
         value = getattr(row, name)
         if value is not None and not 0 < value <= high:

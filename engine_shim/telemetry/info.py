@@ -6,6 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 
+from ..protection.refusal import ALWAYS
 from ..step import STEP_FIELDS
 
 Scalar = str | int | float | bool
@@ -28,6 +29,7 @@ class EngineInfo:
     gpu_uuid: str = ""
     arguments: dict[str, Scalar] = field(default_factory=dict)
     step_fields: tuple[str, ...] = STEP_FIELDS  # of the engine's step records, in order
+    rejection_reasons: tuple[str, ...] = ALWAYS  # for which it may turn requests away
 
     @property
     def kv_capacity_tokens(self) -> int:

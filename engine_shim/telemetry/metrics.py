@@ -15,6 +15,7 @@ from math import isnan
 import numpy as np
 
 from ..fragmentation import external_ratio
+from ..protection.refusal import OTHER
 from ..request import Request, Stage
 from .exposition import Family, Histogram, Page, by_label, histogram, info, pairs, single
 from .gaps import TokenTimes
@@ -31,7 +32,6 @@ TOKEN_BOUNDS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20
 # fmt: on
 
 FINISHED_REASONS = ("stop", "length", "error")
-REJECTED_REASONS = ("too_long", "queue_full", "other")
 
 _HISTOGRAMS: dict[str, tuple[str, Sequence[float]]] = {
     "time_to_first_token_seconds": ("Arrival to first token.", LATENCY_BOUNDS),
@@ -76,7 +76,7 @@ class EngineMetrics:
         self._queried_tokens = 0
         self._looked_up: set[Request] = set()
         self._finished = dict.fromkeys(FINISHED_REASONS, 0)
-        self._rejected = dict.fromkeys(REJECTED_REASONS, 0)
+        self._rejected = dict.fromkeys(info.rejection_reasons, 0)
         self._histograms = {name: Histogram(bounds) for name, (_, bounds) in _HISTOGRAMS.items()}
         self._step_seconds = self._histograms["step_seconds"]
         self._tokens = TokenTimes(self._histograms["inter_token_latency_seconds"], self._first_token)
@@ -104,7 +104,7 @@ class EngineMetrics:
         if reason in self._finished:
             self._finished[reason] += 1
         elif reason.startswith("rejected"):
-            self._rejected[self._why_rejected(request)] += 1
+            self._rejected[request.rejected_for if request.rejected_for in self._rejected else OTHER] += 1
         if reason not in ("stop", "length"):
             return
         book = self._histograms
@@ -129,12 +129,6 @@ class EngineMetrics:
 
     def _first_token(self, request: Request, at: float) -> None:
         self._histograms["time_to_first_token_seconds"].observe(at - request.arrived_at)
-
-    def _why_rejected(self, request: Request) -> str:
-        longest = min(self._info.max_model_len, self._info.kv_capacity_tokens)
-        if request.prompt_tokens + request.max_tokens > longest:
-            return "too_long"
-        return "queue_full" if self._live.waiting else "other"
 
     def _total(self, field: str) -> float:
         return self._step.get(field, 0.0)  # before the first step nothing has happened: that is a true zero
