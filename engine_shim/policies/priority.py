@@ -10,6 +10,7 @@ and go back to their place in the queue. One that has aged is displaced by no ne
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ..request import Request
@@ -29,17 +30,17 @@ class Priority(Fifo):
         queue.insert(request, need_blocks, self.rank(request))
 
     def requeue(self, queue: WaitingQueue, request: Request, need_blocks: int) -> None:
-        """By rank as well: what a preemption took from batch work must not hold up interactive requests."""
-        queue.insert(request, need_blocks, self.rank(request))
+        """By rank as well, before equals: what is taken from batch work must not hold up interactive requests."""
+        queue.insert(request, need_blocks, math.nextafter(self.rank(request), -math.inf))
 
     def victim(self, running: Sequence[Request]) -> Request:
         """The highest rank: the youngest of the lowest class that has not aged; of equals the one admitted last."""
         return max(reversed(running), key=self.rank)
 
     def outranked(self, head: Request, running: Sequence[Request]) -> list[Request]:
-        """Requests of a lower class and a higher rank, the highest first."""
+        """Requests of a lower class and a higher rank, the highest first; of equals the one admitted last."""
         own = self.rank(head)
-        lower = [request for request in running if request.priority > head.priority and self.rank(request) > own]
+        lower = [request for request in reversed(running) if request.priority > head.priority and self.rank(request) > own]
         return sorted(lower, key=self.rank, reverse=True)
 
     def split_prefills(self, prefilling: list[Request], queue: WaitingQueue) -> tuple[list[Request], list[Request]]:
