@@ -103,6 +103,7 @@ class Tracker:
         self.acute_since = math.nan
         self.acute_last = -math.inf
         self.ended_at = -math.inf  # when the last incident ended: its backlog is no new incident
+        self.over: dict[str, float] = {}  # rule -> when its last incident ended: another one begins later
 
     def judge(self, j: Judged, rules: dict[str, Rule]) -> list[Transition]:
         """One tick: open, update, nest, resolve."""
@@ -168,6 +169,8 @@ class Tracker:
 
     def _open(self, finding: Finding, j: Judged, rules: dict[str, Rule], out: list[Transition]) -> None:
         now, onset = j.window.now, _whole(finding.onset_at)
+        if (over := self.over.get(finding.rule, -math.inf)) >= onset:
+            onset = _whole(over) + 1
         o = OpenIncident(
             id=_id(finding.rule, self.subject, onset),
             rule=finding.rule,
@@ -192,6 +195,7 @@ class Tracker:
         explains = {*_rule(rules, o.rule).explains, "unknown"}
         for stem in sorted(explains & self.open.keys()):
             symptom = self.open.pop(stem)
+            self.over[stem] = j.window.now
             if stem != "unknown":
                 o.symptoms[stem] = Symptom(stem, symptom.onset_at, symptom.finding.summary)
             said = self._incident(symptom, j, rules, resolved_at=j.window.now)
@@ -255,7 +259,7 @@ class Tracker:
             o = self.open.pop(stem)
             incident = self._incident(o, j, rules, resolved_at=o.last)
             self.closed.append(incident)
-            self.ended_at = now
+            self.ended_at, self.over[stem] = now, o.last
             self.acute_since = math.nan  # harm from here on must last anew before it is a riddle of its own
             del self.closed[:-KEPT]
             out.append(Transition("resolved", now, incident))
