@@ -22,6 +22,7 @@ from engine_shim.live_faults import FaultyRunner, arm_outage, faults_from_texts
 from engine_shim.live_gpu import LiveGpu, gpu_uuid
 from engine_shim.llama_config import config_of, read_config, shape_of
 from engine_shim.pacing import LeastStepRunner
+from engine_shim.policies import queue_rank
 from engine_shim.protection.protection import rejection_reasons
 from engine_shim.protocol import ServedModel
 from engine_shim.runners.model import ModelRunner, PacedRunner
@@ -109,6 +110,7 @@ def build(options: ServeOptions, changes: Mapping[str, Any], clock: Clock | None
         has_priorities=settings.scheduling == "priority",
     )
     telemetry = _telemetry(options, settings, model, device, blocks, clock)
+    telemetry.live.rank = queue_rank(settings, clock.now)
     if device is None and (options.device or "cpu") != "cpu":
         telemetry.add_families(AllocatorPage(cuda_allocator, clock.now).families())
     engine = Engine(settings, blocks, computing.runner, clock, telemetry)

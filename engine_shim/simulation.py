@@ -13,6 +13,7 @@ from .clock import VirtualClock
 from .device_window import DeviceWindow
 from .devices import Device, device_named
 from .engine import Engine
+from .policies import queue_rank
 from .protection.protection import rejection_reasons
 from .runners.model import ModelRunner
 from .scenario import Scenario
@@ -52,6 +53,7 @@ def simulate(
     telemetry = build_telemetry(
         info, clock.now, salt=f"simulated {seed}".encode(), otlp_endpoint="", vllm=mode == "vllm-defaults"
     )
+    telemetry.live.rank = queue_rank(settings, clock.now)
     world = World(
         out,
         telemetry,

@@ -9,6 +9,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from ..request import Request
 from ..settings import EngineSettings
 from .batching import Continuous, Static
 from .fifo import Fifo
@@ -18,7 +21,7 @@ from .prefill_budget import StepSeconds, StepShare, WholeStep
 from .priority import Priority
 from .shortest_prompt import ShortestPrompt
 
-__all__ = ["batching_for", "long_prefills_for", "order_for", "prefill_budget_for"]
+__all__ = ["batching_for", "long_prefills_for", "order_for", "prefill_budget_for", "queue_rank"]
 
 _ORDERS = {
     "fifo": Fifo,
@@ -32,6 +35,15 @@ _BATCHING = {"continuous": Continuous, "static": Static}
 def order_for(settings: EngineSettings) -> Fifo:
     """The order in which requests are served: `scheduling`."""
     return _ORDERS[settings.scheduling](settings)
+
+
+def queue_rank(settings: EngineSettings, now: Callable[[], float]) -> Callable[[Request], float] | None:
+    """By what a list of waiting requests is sorted into the queue's order, those of equal rank by arrival.
+
+    None where that is the order of arrival, with the latest preempted first.
+    """
+    order = order_for(settings)
+    return (lambda request: order.rank(request, now())) if order.ranked else None
 
 
 def batching_for(settings: EngineSettings) -> Continuous:

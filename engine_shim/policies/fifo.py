@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..request import Request
+from ..request import Request, Stage
 from ..settings import EngineSettings
 from ..waiting import WINDOW, WaitingQueue
 
@@ -17,8 +17,14 @@ from ..waiting import WINDOW, WaitingQueue
 class Fifo:
     """The order of service. Subclasses override the questions that they answer differently."""
 
+    ranked = False  # whether requests have a rank of their own
+
     def __init__(self, settings: EngineSettings) -> None:
         self.settings = settings
+
+    def rank(self, request: Request, now: float) -> float:
+        """The place of a waiting request among others, the smaller first."""
+        return -math.inf if request.stage is Stage.REQUEUE else 0.0
 
     def enqueue(self, queue: WaitingQueue, request: Request, need_blocks: int) -> None:
         """Put a new request in its place."""

@@ -21,8 +21,10 @@ from .fifo import Fifo
 class Priority(Fifo):
     """See the module."""
 
-    def rank(self, request: Request) -> float:
-        """Clock seconds; the smaller goes first."""
+    ranked = True
+
+    def rank(self, request: Request, now: float = 0.0) -> float:
+        """Clock seconds; no matter when it is asked."""
         return request.arrived_at + self.settings.ageing_s * request.priority
 
     def enqueue(self, queue: WaitingQueue, request: Request, need_blocks: int) -> None:

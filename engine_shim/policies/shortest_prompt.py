@@ -18,10 +18,18 @@ from .fifo import Fifo
 class ShortestPrompt(Fifo):
     """See the module. Promoted requests keep the order of their arrival among themselves."""
 
+    ranked = True
+
     def __init__(self, settings: EngineSettings) -> None:
         super().__init__(settings)
         self._wait_limit_s = settings.wait_limit_s or math.inf
         self._arrivals: deque[Request] = deque()  # some of them have left the queue by another way
+
+    def rank(self, request: Request, now: float) -> float:
+        """Preempted ones, then the starving, then by length."""
+        if request.stage is Stage.REQUEUE:
+            return -math.inf
+        return 0 if now - request.stage_since >= self._wait_limit_s else request.prompt_tokens
 
     def enqueue(self, queue: WaitingQueue, request: Request, need_blocks: int) -> None:
         """Behind all prompts that are as short."""

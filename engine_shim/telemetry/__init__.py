@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..request import Request, Stage
+from .classes import ClassMetrics
 from .exposition import Family
 from .info import EngineInfo
 from .live import LiveRequests
@@ -84,6 +85,8 @@ class EngineTelemetry:
         with self._lock:
             self.live.stage_changed(request, stage)
             self.metrics.stage_changed(request, stage, now)
+            if self._classes is not None:
+                self._classes.stage_changed(request, stage, now)
             if self.vllm is not None:
                 self.vllm.stage_changed(request, stage, now)
 
@@ -93,6 +96,8 @@ class EngineTelemetry:
             self._spans.finished(request)
         with self._lock:
             self.metrics.finished(request)
+            if self._classes is not None:
+                self._classes.finished(request)
             if self.vllm is not None:
                 self.vllm.finished(request)
             self.live.finished(request)
@@ -126,7 +131,10 @@ class EngineTelemetry:
             self.ring.close()
 
     def _open_pages(self) -> None:
-        self.metrics = EngineMetrics(self.info, self.live, self._now, self._extra)
+        by_class = self.info.arguments.get("scheduling") == "priority"
+        self._classes = ClassMetrics(self.live, self._now) if by_class else None
+        extra = [*self._extra, *(self._classes.families() if self._classes is not None else ())]
+        self.metrics = EngineMetrics(self.info, self.live, self._now, extra)
         self.vllm = VllmMetrics(self.info, self.live) if self._with_vllm else None
 
     def _book_pending(self) -> None:

@@ -65,6 +65,10 @@ class Family:
         if kind == "counter" and name.endswith("_total"):
             self.sample_names.add(name.removesuffix("_total"))
 
+    def lines(self) -> Iterable[str]:
+        """The series."""
+        return self._lines()
+
     def render(self) -> list[str]:
         """Head and series, or nothing where no value is known."""
         lines = list(self._lines())
@@ -110,6 +114,12 @@ def histogram(name: str, help: str, source: Histogram, labels: str = "") -> Fami
         return out
 
     return Family(name, "histogram", help, lines)
+
+
+def histograms_by_label(name: str, help: str, label: str, sources: dict[str, Histogram]) -> Family:
+    """A histogram with one series set for each key of `sources`."""
+    families = [histogram(name, help, source, pairs({label: key})) for key, source in sources.items()]
+    return Family(name, "histogram", help, lambda: [line for family in families for line in family.lines()])
 
 
 def info(name: str, help: str, labels: dict[str, str]) -> Family:

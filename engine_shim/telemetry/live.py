@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+from collections.abc import Callable, Iterator
 from itertools import chain, islice
 
 from ..request import Request, Stage
@@ -23,6 +24,8 @@ class LiveRequests:
         self.queued: dict[Request, int] = {}  # request -> hash, in order of arrival
         self.requeued: dict[Request, int] = {}  # preempted: the latest stands first in the queue
         self.holding: dict[Request, int] = {}
+        # By what the queue is sorted, where that is not the order of arrival with preempted requests first.
+        self.rank: Callable[[Request], float] | None = None
 
     def request_hash(self, request: Request) -> int:
         """The salted hash that stands for the request, 1 ≤ hash < 2^52."""
@@ -71,17 +74,25 @@ class LiveRequests:
         return len(self.holding)
 
     def head(self) -> Request | None:
-        """The first of the queue: the latest preempted, else the oldest arrival."""
+        """The first of the queue: by rank, or the latest preempted, else the oldest arrival."""
+        if self.rank is not None:
+            return min(chain(reversed(self.requeued), self.queued), key=self.rank, default=None)
         if self.requeued:
             return next(reversed(self.requeued))
         return next(iter(self.queued), None)
+
+    def _queue(self) -> Iterator[tuple[Request, int]]:
+        """Who waits, in the queue's order."""
+        queue = chain(reversed(self.requeued.items()), self.queued.items())
+        rank = self.rank
+        return queue if rank is None else iter(sorted(queue, key=lambda item: rank(item[0])))
 
     def rows(self, limit: int) -> list[tuple[Request, int]]:
         """Requests and hashes for a table of `limit` rows.
 
         All of them where they fit; otherwise the queue's first 16, the largest KV holders, and then more of the queue.
         """
-        queue = chain(reversed(self.requeued.items()), self.queued.items())
+        queue = self._queue()
         if self.waiting + self.running <= limit:
             return [*queue, *self.holding.items()]
         head = list(islice(queue, min(HEAD_ROWS, limit)))
