@@ -4,12 +4,14 @@ Peaks are dense (vendor sheets often print the sparse number, twice as much) and
 bytes per second, floating-point operations per second. What is achieved of a peak is a property of kernels, not of the
 sheet; the shares are those that are published: 0.92 of the bandwidth and 0.78–0.82 of the bf16 peak for large
 matrix products on H100 (pytorch/ao roofline_utils, stas00/ml-engineering), less on smaller parts. DRAM activity
-above 0.8–0.9 is not seen in practice, so 0.85 is used.
+above 0.8–0.9 is not seen in practice, so 0.85 is used. docs/modelled-device.md has the formulas, and what they predict
+next to what was published. A profile can also be a file, fitted to a real device (device_file.py, calibrate.py).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 GB = 1e9
 TERA = 1e12
@@ -36,10 +38,16 @@ class Device:
     bandwidth_share: float = 0.85
     launch_s: float = 0.0012  # launches and host work of one step, whatever its size
     per_sequence_s: float = 8e-6  # host work for each sequence in the step: sampling, block tables, detokenising
+    # What only a fitted profile knows; eager code on a CPU needs them, compiled code on a GPU hides them.
+    per_token_s: float = 0.0  # for each token computed: element-wise operations that nothing fuses
+    per_prefill_s: float = 0.0  # for each prefill chunk in the step: calls of its own
+    fp32_flops_per_s: float = 0.0  # 0: fp32 runs as TF32, at half of bf16
 
     def flops_per_s(self, dtype: str) -> float:
-        """Peak for `dtype`; fp32 runs as TF32, at half of bf16."""
-        return {"fp8": self.fp8_flops_per_s, "fp32": self.bf16_flops_per_s / 2}.get(dtype, self.bf16_flops_per_s)
+        """Peak for `dtype`."""
+        if dtype == "fp32":
+            return self.fp32_flops_per_s or self.bf16_flops_per_s / 2
+        return self.fp8_flops_per_s if dtype == "fp8" else self.bf16_flops_per_s
 
 
 DEVICES = {
@@ -78,7 +86,11 @@ DEVICES = {
 
 
 def device_named(name: str) -> Device:
-    """The profile; ValueError lists the known ones."""
+    """The profile of that name, or of that file if it ends in .toml; ValueError lists the known ones."""
+    if name.endswith(".toml"):
+        from .device_file import read_device
+
+        return read_device(Path(name))
     if name not in DEVICES:
-        raise ValueError(f"device {name!r} is not known; use one of {', '.join(DEVICES)}")
+        raise ValueError(f"device {name!r} is not known; use one of {', '.join(DEVICES)}, or a profile (*.toml)")
     return DEVICES[name]

@@ -13,7 +13,7 @@ from typing import IO
 
 import click
 
-from .devices import DEVICES
+from .devices import DEVICES, device_named
 from .world import MODES
 
 _HERE = Path(__file__).resolve().parent.parent
@@ -24,7 +24,12 @@ SCENARIO_FOLDERS = (_HERE / "tests" / "scenarios", _HERE / "gpuwatch" / "scenari
 @click.command()
 @click.argument("scenario")
 @click.option(
-    "--device", default="h100", show_default=True, type=click.Choice(sorted(DEVICES)), help="Modelled device."
+    "--device",
+    default="h100",
+    show_default=True,
+    metavar="NAME|FILE",
+    callback=lambda _ctx, _param, name: _known_device(name),
+    help=f"Modelled device: {', '.join(sorted(DEVICES))}, or a profile that calibrate wrote (*.toml).",
 )
 @click.option("--seed", default=1, show_default=True, type=click.IntRange(0, 2**32 - 1), help="Seed of the demand.")
 @click.option("--duration", "duration_s", type=click.FloatRange(1), help="Seconds to play; default: the scenario's.")
@@ -70,6 +75,14 @@ def simulate(
         raise click.UsageError(f"{out}: {error.strerror or error}") from None
     except ValueError as error:
         raise click.UsageError(f"{path}: engine: {error}") from None
+
+
+def _known_device(name: str) -> str:
+    try:
+        device_named(name)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    return name
 
 
 def find_scenario(name: str) -> Path:

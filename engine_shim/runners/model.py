@@ -7,7 +7,8 @@ Per GPU of a tensor-parallel engine, for a step of `tokens` tokens of which `sam
 - bytes: all weights once, the KV of every running sequence once for decodes, the KV of the context once per chunk
   for prefills, KV written, and activations (estimated at 10 · hidden + 4 · intermediate values per layer and token);
 - busy = max(matmul / achieved + attention / achieved, bytes / achieved) + tensor-parallel all-reduces, two per layer;
-- step = busy + launch overhead + host work per sequence. Clocks below the maximum slow the compute part only.
+- step = busy + launch overhead + host work per sequence (and, in fitted profiles, per token and per prefill chunk).
+  Clocks below the maximum slow the compute part only.
 
 This is the usual lower bound for decodes, t ≥ max((weights + KV) / bandwidth, flops / peak) + launch, made equal by
 achieved shares (devices.py). What it leaves out: kernel tails at small batches, quantisation effects, expert routing.
@@ -38,6 +39,9 @@ READINGS = (
 # What a step asks of each GPU: seconds of compute at achieved rates, flops, bytes, and seconds that the GPU is busy.
 WORK_FIELDS = ("compute_s", "flops", "dram_bytes", "busy_s")
 NO_WORK = (0.0, 0.0, 0.0, 0.0)
+# What a step is made of: tokens computed, next tokens sampled, pairs of query and key, KV tokens read, requests in it,
+# and how many of those are in prefill.
+DEMAND_FIELDS = ("tokens", "samples", "pairs", "read_tokens", "sequences", "prefills")
 
 _COLLECTIVE_S = 8e-6  # latency of one all-reduce
 _SM_SHARE_OF_BUSY = 0.97  # the rest is kernel heads and tails
@@ -71,6 +75,7 @@ class ModelRunner:
         self._collective_token_s = (
             2 * shape.layers * 2 * (gpus - 1) / gpus * shape.hidden * value_bytes / device.link_bytes_per_s
         )
+        self._is_fitted = bool(device.per_token_s or device.per_prefill_s)
         self._collective_s = 2 * shape.layers * _COLLECTIVE_S if gpus > 1 else 0.0
 
     def run(self, plan: StepPlan) -> tuple[list[int], float]:
@@ -95,15 +100,22 @@ class ModelRunner:
             pairs + extra.pairs,
             read_tokens + extra.read_tokens,
             rows + extra.samples,
+            len(plan.prefill),
         )
         return [0] * samples, seconds
+
+    def seconds(self, demands: np.ndarray) -> np.ndarray:
+        """Seconds of many steps at once, from what each asks for: columns of DEMAND_FIELDS."""
+        tokens, samples, pairs, read_tokens, sequences, prefills = demands.T
+        whole: np.ndarray = self._cost(tokens, samples, pairs, read_tokens, sequences, prefills, np.maximum)[1]
+        return whole
 
     def decode_seconds(self, decodes: int, context_tokens: int) -> float:
         """How long a pure decode step of `decodes` requests that read `context_tokens` in all takes."""
         seconds: float = self._cost(decodes, decodes, context_tokens, context_tokens, decodes)[1]
         return seconds
 
-    def decode_stretch(self, decodes: int, context_tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def decode_stretch(self, decodes: Number, context_tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Pure decode steps of `decodes` requests that read `context_tokens` in all: WORK_FIELDS [steps, 4] and seconds.
 
         Equal to what `run` says of each step, to the last bit.
@@ -116,11 +128,12 @@ class ModelRunner:
 
     def _cost(
         self,
-        tokens: int,
-        samples: int,
+        tokens: Number,
+        samples: Number,
         pairs: Number,
         read_tokens: Number,
-        sequences: int,
+        sequences: Number,
+        prefills: Number = 0,
         larger: Callable[[Number, Number], Number] = max,
     ) -> tuple[tuple[Number, Number, Number, Number], Number]:
         matmul_flops = tokens * self._token_flops + samples * self._sample_flops
@@ -130,7 +143,10 @@ class ModelRunner:
         compute_s = at_full_clock_s / self.clock_ratio
         collectives_s = self._collective_s + tokens * self._collective_token_s
         busy_s = larger(compute_s, dram_bytes / self._bytes_per_s) + collectives_s
-        seconds = busy_s + (self.device.launch_s + sequences * self.device.per_sequence_s)
+        host_s = self.device.launch_s + sequences * self.device.per_sequence_s
+        if self._is_fitted:
+            host_s = host_s + (tokens * self.device.per_token_s + prefills * self.device.per_prefill_s)
+        seconds = busy_s + host_s
         return (compute_s, attention_flops + matmul_flops, dram_bytes, busy_s), seconds
 
     def readings(self, work: np.ndarray, seconds: np.ndarray) -> dict[str, np.ndarray]:

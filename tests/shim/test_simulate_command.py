@@ -52,7 +52,7 @@ def test_a_longer_duration_stretches_the_scenario():
         ([*SHORT, "--cure"], "healthy_long_prefill.toml: cure: is missing"),
         ([*SHORT, "--set", "engine.model=70b"], "leaves no room for KV"),
         ([*SHORT, "--out", "/no/such/folder/x"], "/no/such/folder/x: No such file"),
-        ([*SHORT, "--device", "abacus"], "'abacus' is not one of"),
+        ([*SHORT, "--device", "abacus"], "device 'abacus' is not known"),
     ],
 )
 def test_wrong_input_ends_with_2_and_says_where(args: list[str], message: str):
