@@ -21,19 +21,33 @@ from engine_shim.tokens import Tokenizer
 MAX_STOPS = 4
 MAX_STOP_CHARACTERS = 256
 MAX_TENANT_CHARACTERS = 64
+LONGEST_DEADLINE_S = 86_400
 DEFAULT_COMPLETION_TOKENS = 16  # of /v1/completions, as in OpenAI's API; chat answers may fill the context
 
 
 class ApiError(Exception):
-    """An answer that is an OpenAI error object. `param` is the key at fault, `code` OpenAI's word for the reason."""
+    """An answer that is an OpenAI error object. `param` is the key at fault, `code` OpenAI's word for the reason.
 
-    def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
+    `retry_after_s` says when to try again, where that is known.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
         super().__init__(message)
         self.status, self.message, self.param, self.code = status, message, param, code
+        self.retry_after_s = retry_after_s
 
     def body(self) -> dict[str, Any]:
         """The JSON object that OpenAI clients raise their exceptions from."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
+        if self.status == 429:
+            kind = "rate_limit_error" if self.code == "rate_limit_exceeded" else "overloaded_error"
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
 
@@ -64,6 +78,7 @@ class Ask:
     ignore_eos: bool
     tenant: str
     priority: int = 0  # index into request.PRIORITY_CLASSES
+    deadline_s: float | None = None  # from arrival to the first token
 
 
 class StreamOptions(Struct):
@@ -85,6 +100,7 @@ class _Body(Struct, kw_only=True):
     ignore_eos: bool | None = None
     user: str | None = None
     priority: int | None = None  # as vLLM has it: the higher, the later; above 0 is batch work here
+    deadline_s: Annotated[float, Meta(gt=0, le=LONGEST_DEADLINE_S)] | None = None
     logprobs: bool | int | None = None
 
     def unsupported(self) -> str | None:
@@ -242,4 +258,5 @@ def _ask(body: _Body, model: ServedModel, prompt: list[int], max_tokens: int, *,
         ignore_eos=bool(body.ignore_eos),
         tenant=(body.user or "")[:MAX_TENANT_CHARACTERS],
         priority=int((body.priority or 0) > 0),
+        deadline_s=body.deadline_s,
     )

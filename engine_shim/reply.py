@@ -7,55 +7,84 @@ that the engine refuses still gets a proper status.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Protocol
 
 from starlette.types import Receive, Scope, Send
 
 from engine_shim.answers import DONE, Answer, event
 from engine_shim.generation import Generation, Progress
+from engine_shim.protection.answers import missed_deadline
+from engine_shim.protection.refusal import DEADLINE
 from engine_shim.protocol import ApiError
 
 EVENT_STREAM = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 Abort = Callable[[str], None]  # takes the request with this id out of the engine; no matter if it is gone
 
 
-class Reply:
-    """What comes out of one generation, as text."""
+class Speaker(Protocol):
+    """A reply, whoever makes it: the engine (Reply) or a cache (protection/degraded.py)."""
 
-    def __init__(self, generation: Generation, abort: Abort) -> None:
-        self._generation = generation
-        self._abort = abort
+    headers: Sequence[tuple[bytes, bytes]]  # beyond those of any reply
 
     @property
     def usage(self) -> tuple[int, int]:
         """Output tokens, and prompt tokens that the prefix cache had."""
-        return self._generation.output_tokens, self._generation.request.cached_tokens
+        ...
 
     @property
     def finish_reason(self) -> str:
         """Empty while the reply goes on."""
-        return self._generation.finish_reason
+        ...
+
+    def pieces(self) -> AsyncIterator[str]:
+        """Text as it comes, until `finish_reason` is set; ApiError if there is nothing to say any more."""
+        ...
+
+    def while_connected(self, receive: Receive) -> AbstractAsyncContextManager[None]:
+        """For as long as the client listens."""
+        ...
+
+
+class Reply:
+    """What comes out of one generation, as text."""
+
+    headers: Sequence[tuple[bytes, bytes]] = ()
+
+    def __init__(self, generation: Generation, abort: Abort) -> None:
+        self.generation = generation
+        self.abort = abort
+
+    @property
+    def usage(self) -> tuple[int, int]:
+        """Output tokens, and prompt tokens that the prefix cache had."""
+        return self.generation.output_tokens, self.generation.request.cached_tokens
+
+    @property
+    def finish_reason(self) -> str:
+        """Empty while the reply goes on."""
+        return self.generation.finish_reason
 
     async def pieces(self) -> AsyncIterator[str]:
         """Text as it comes, until `finish_reason` is set; ApiError if the engine refuses or drops the request."""
         while not self.finish_reason:
-            text = await self._generation.take()
+            text = await self.generation.take()
             if self.finish_reason not in ("", "stop", "length"):
-                raise _failure(self.finish_reason)
+                raise _failure(self.finish_reason, self.generation.request.rejected_for)
             if text:
                 yield text
 
     @asynccontextmanager
     async def while_connected(self, receive: Receive) -> AsyncIterator[None]:
         """Abort the request when the client hangs up, or when the handler ends for any other reason before it."""
-        request_id = self._generation.request.id
+        request_id = self.generation.request.id
 
         async def watch() -> None:
             while (await receive())["type"] != "http.disconnect":
                 pass
-            self._abort(request_id)
-            self._generation.put(Progress("", 0, "abort"))  # a hung engine must not keep the handler too
+            self.abort(request_id)
+            self.generation.put(Progress("", 0, "abort"))  # a hung engine must not keep the handler too
 
         watcher = asyncio.create_task(watch())
         try:
@@ -63,10 +92,12 @@ class Reply:
         finally:
             watcher.cancel()
             if not self.finish_reason:
-                self._abort(request_id)
+                self.abort(request_id)
 
 
-def _failure(reason: str) -> ApiError:
+def _failure(reason: str, rejected_for: str) -> ApiError:
+    if rejected_for == DEADLINE:
+        return missed_deadline()
     if reason.startswith("rejected"):
         return ApiError(
             503, "The engine refused the request: its queue is full, or its KV pool too small.", code="rejected"
@@ -79,7 +110,7 @@ def _failure(reason: str) -> ApiError:
 class WholeReply:
     """The answer in one piece."""
 
-    def __init__(self, reply: Reply, answer: Answer) -> None:
+    def __init__(self, reply: Speaker, answer: Answer) -> None:
         self._reply, self._answer = reply, answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -88,7 +119,11 @@ class WholeReply:
         async with reply.while_connected(receive):
             text = "".join([piece async for piece in reply.pieces()])
         body = self._answer.whole(text, reply.finish_reason, *reply.usage)
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            *reply.headers,
+        ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
@@ -96,7 +131,7 @@ class WholeReply:
 class StreamedReply:
     """The answer as server-sent events."""
 
-    def __init__(self, reply: Reply, answer: Answer) -> None:
+    def __init__(self, reply: Speaker, answer: Answer) -> None:
         self._reply, self._answer = reply, answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -105,7 +140,8 @@ class StreamedReply:
             begun = False
             async for chunk in self._events():
                 if not begun:
-                    await send({"type": "http.response.start", "status": 200, "headers": EVENT_STREAM})
+                    headers = [*EVENT_STREAM, *self._reply.headers]
+                    await send({"type": "http.response.start", "status": 200, "headers": headers})
                     begun = True
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
             await send({"type": "http.response.body", "body": b""})

@@ -5,6 +5,8 @@ Bodies are bounded before they are parsed, errors are OpenAI error objects, and 
 
 from __future__ import annotations
 
+import math
+import secrets
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -22,8 +24,12 @@ from engine_shim import __version__
 from engine_shim.answers import Answer
 from engine_shim.clock import Clock
 from engine_shim.engine import RequestRejected
+from engine_shim.protection.answers import api_error, late_refusal
+from engine_shim.protection.degraded import CachedReply, RememberedReply
+from engine_shim.protection.response_cache import ResponseCache
+from engine_shim.protection.sender import Sender, sender_of
 from engine_shim.protocol import ApiError, Ask, ServedModel, read_chat, read_completion
-from engine_shim.reply import Reply, StreamedReply, WholeReply
+from engine_shim.reply import Reply, Speaker, StreamedReply, WholeReply
 from engine_shim.request import Request as EngineRequest
 from engine_shim.tokens import TextStream
 from engine_shim.worker import EngineWorker
@@ -46,7 +52,13 @@ class EngineServer:
     """The endpoints over one engine. `max_body_bytes` bounds every request body."""
 
     def __init__(
-        self, model: ServedModel, worker: EngineWorker, pages: Pages, clock: Clock, max_body_bytes: int = 8 << 20
+        self,
+        model: ServedModel,
+        worker: EngineWorker,
+        pages: Pages,
+        clock: Clock,
+        max_body_bytes: int = 8 << 20,
+        response_cache: ResponseCache | None = None,
     ) -> None:
         self._model = model
         self._worker = worker
@@ -54,6 +66,8 @@ class EngineServer:
         self._clock = clock
         self._max_body_bytes = max_body_bytes
         self._started_at = clock.now()
+        self._salt = secrets.token_bytes(16)
+        self.response_cache = ResponseCache(0) if response_cache is None else response_cache
 
     def app(self) -> ASGIApp:
         """The ASGI application; its lifespan starts and stops the engine's thread."""
@@ -85,13 +99,13 @@ class EngineServer:
 
     async def completions(self, request: Request) -> ASGIApp:
         """POST /v1/completions."""
-        arrived_at = self._clock.now()
-        return self._reply(read_completion(await self._body(request), self._model), arrived_at)
+        arrived_at, sender = self._clock.now(), sender_of(request.headers, self._salt)
+        return self._reply(read_completion(await self._body(request), self._model), sender, arrived_at)
 
     async def chat(self, request: Request) -> ASGIApp:
         """POST /v1/chat/completions."""
-        arrived_at = self._clock.now()
-        return self._reply(read_chat(await self._body(request), self._model), arrived_at)
+        arrived_at, sender = self._clock.now(), sender_of(request.headers, self._salt)
+        return self._reply(read_chat(await self._body(request), self._model), sender, arrived_at)
 
     async def models(self, request: Request) -> Response:
         """GET /v1/models."""
@@ -138,7 +152,7 @@ class EngineServer:
         message = f"The body is larger than {self._max_body_bytes} bytes."
         raise ApiError(413, message, code="body_too_large")
 
-    def _reply(self, ask: Ask, arrived_at: float) -> ASGIApp:
+    def _reply(self, ask: Ask, sender: Sender, arrived_at: float) -> ASGIApp:
         if self._worker.failure:
             raise ApiError(503, "The engine is not running.", code="engine_dead")
         request = EngineRequest(
@@ -149,18 +163,24 @@ class EngineServer:
             stop_after=ask.max_tokens,
             prompt=ask.prompt,
             tenant=ask.tenant,
+            client=sender.client,
+            deadline_at=arrived_at + (ask.deadline_s or sender.deadline_s),
             priority=ask.priority,
             sampling=ask.sampling,
         )
         eos_token_ids = () if ask.ignore_eos else self._model.eos_token_ids
         text = TextStream(self._model.tokenizer, ask.stop)
+        key = self.response_cache.key(ask)
+        reply: Speaker
         try:
-            generation = self._worker.submit(request, text, eos_token_ids)
+            reply = Reply(self._worker.submit(request, text, eos_token_ids), self._worker.abort)
+            if key is not None:
+                reply = RememberedReply(reply, self.response_cache, key)
         except RequestRejected as error:
-            too_long = request.prompt_tokens + request.max_tokens > self._model.kv_capacity_tokens
-            code = "context_length_exceeded" if too_long else "queue_full"
-            raise ApiError(400 if too_long else 503, f"The engine refused: {error}.", code=code) from error
-        reply = Reply(generation, self._worker.abort)
+            kept = self.response_cache.find(key) if key is not None and late_refusal(error.refusal) else None
+            if kept is None:
+                raise api_error(error.refusal) from error
+            reply = CachedReply(kept)
         answer = Answer(ask, request.id, self._model.name, arrived_at)
         return StreamedReply(reply, answer) if ask.stream else WholeReply(reply, answer)
 
@@ -175,7 +195,10 @@ def _json(body: object, status: int = 200) -> Response:
 
 async def _on_api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return _json(error.body(), error.status)
+    response = _json(error.body(), error.status)
+    if error.retry_after_s is not None:
+        response.headers["retry-after"] = str(math.ceil(error.retry_after_s))
+    return response
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:

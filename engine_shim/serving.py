@@ -24,6 +24,7 @@ from engine_shim.llama_config import config_of, read_config, shape_of
 from engine_shim.pacing import LeastStepRunner
 from engine_shim.policies import queue_rank
 from engine_shim.protection.protection import rejection_reasons
+from engine_shim.protection.response_cache import ResponseCache
 from engine_shim.protocol import ServedModel
 from engine_shim.runners.model import ModelRunner, PacedRunner
 from engine_shim.server import EngineServer, Pages
@@ -33,7 +34,7 @@ from engine_shim.step import Runner
 from engine_shim.step_extras import step_fields
 from engine_shim.telemetry import EngineInfo, EngineTelemetry, build_telemetry
 from engine_shim.telemetry.allocator_page import AllocatorPage
-from engine_shim.telemetry.protection_page import protection_families
+from engine_shim.telemetry.protection_page import protection_families, response_cache_families
 from engine_shim.tokens import CharTokenizer, FolderTokenizer, Tokenizer
 from engine_shim.worker import EngineWorker
 
@@ -119,7 +120,11 @@ def build(options: ServeOptions, changes: Mapping[str, Any], clock: Clock | None
     wait.until = worker.stopping.wait
     pages = Pages(telemetry.render, computing.gpu.render if computing.gpu else None)
     arm_outage(faults, clock)
-    return ServingEngine(EngineServer(model, worker, pages, clock, options.max_body_bytes), engine, telemetry, model)
+    cache = ResponseCache(settings.response_cache_entries)
+    if settings.response_cache_entries:
+        telemetry.add_families(response_cache_families(cache))
+    server = EngineServer(model, worker, pages, clock, options.max_body_bytes, cache)
+    return ServingEngine(server, engine, telemetry, model)
 
 
 def run(options: ServeOptions, changes: Mapping[str, Any]) -> None:

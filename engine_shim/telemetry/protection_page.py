@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 from ..protection.protection import Protection, Unprotected
+from ..protection.response_cache import ResponseCache
 from .exposition import Family, single
 
 Current = Callable[[], Unprotected]  # of the engine's present life
@@ -43,6 +44,17 @@ _ROWS: tuple[tuple[str, str, Callable[[Protection], float | None]], ...] = (
 def protection_families(current: Current) -> list[Family]:
     """One family for each figure."""
     return [single(f"shim:{name}", "gauge", text, partial(_figure, current, read)) for name, text, read in _ROWS]
+
+
+def response_cache_families(cache: ResponseCache) -> list[Family]:
+    """How much is kept, and how many of the refused requests were given an answer all the same."""
+    return [
+        single("shim:response_cache_entries", "gauge", "Answers kept for degraded mode.", lambda: len(cache)),
+        single(
+            "shim:degraded_answers_total", "counter",
+            "Refused requests that were answered from the response cache.", lambda: cache.given,
+        ),
+    ]  # fmt: skip
 
 
 def _figure(current: Current, read: Callable[[Protection], float | None]) -> float | None:
