@@ -113,9 +113,9 @@ class Window:
         """Smallest reading."""
         return float(np.nanmin(self.series(signal, span_s, LEAST)))
 
-    def greatest(self, signal: str, span_s: float) -> float:
+    def greatest(self, signal: str, span_s: float, thin: float = THIN) -> float:
         """Greatest reading."""
-        return float(np.nanmax(self.series(signal, span_s, GREATEST)))
+        return float(np.nanmax(self.series(signal, span_s, GREATEST, thin)))
 
     def slope(self, signal: str, span_s: float) -> float:
         """Least-squares slope per second."""

@@ -121,6 +121,14 @@ def held_back(w: Window, span_s: float) -> NDArray[np.bool_]:
     return np.logical_or(blocked, convoy)
 
 
+def full_batch(w: Window) -> float:
+    """The size of a full batch: the configured limit, or, where the engine does not say (vLLM), the greatest seen lately."""
+    try:
+        return w.limit("max_num_seqs")
+    except Missing:
+        return w.greatest("req_running", 300.0, thin=0.05)
+
+
 def has_room(w: Window, span_s: float) -> NDArray[np.bool_]:
     """In which seconds a tenth of the pool or more was free; all of them where the pool is not seen."""
     if not w.has("kv_usage_ratio"):

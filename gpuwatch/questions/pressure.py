@@ -101,7 +101,7 @@ def _full_of(w: Window) -> tuple[str, float] | None:
             return "batch", running / w.limit("max_num_seqs")
         plateau = math.inf
     except Missing:
-        plateau = w.greatest("req_running", 300.0)
+        plateau = w.greatest("req_running", 300.0, thin=0.05)
     try:
         usage = float(np.nanquantile(w.series("kv_usage_ratio", 30.0, thin=0.3), 0.25))
     except Missing:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ..model import Advice, Finding, Missing
 from ..questions.culprits import head, holders
-from ..questions.demand import has_room, held_back
+from ..questions.demand import full_batch, has_room, held_back
 from ..questions.progress import stall
 from ..questions.rhythm import rhythm
 from ..questions.ruled_out import not_hang, not_preemption_storm, not_throttling, not_traffic_surge
@@ -59,7 +59,7 @@ def _admission(w: Window, p: Params) -> Finding | None:
         sure, signal = 0.85, "waiting_fit"
     else:
         held = waiting & (w.series("kv_usage_ratio", SPAN_S, thin=0.3) < p.free_usage_ratio)
-        held &= w.series("req_running", SPAN_S, thin=0.3) < 0.95 * w.limit("max_num_seqs")
+        held &= w.series("req_running", SPAN_S, thin=0.3) < 0.95 * full_batch(w)
         head_s, sure, signal = math.nan, 0.6, "kv_usage_ratio"
     run_s = _last_run(held)
     if run_s < p.held_s or _stands_still(w, p.held_s):
