@@ -7,6 +7,8 @@ Row order is: decodes by bucket, then prefills in plan order. `sampled_rows` res
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -23,9 +25,12 @@ UNLIMITED = 1 << 62
 SMALLEST_BUCKET_BLOCKS = 32
 
 
-def build_batch(plan: StepPlan, block_tokens: int, device: torch.device) -> TokenBatch:
-    """Tensors for `plan`. Every request must hold blocks for all positions that are computed."""
-    return _BatchBuilder(block_tokens, device).build(plan)
+def build_batch(plan: StepPlan, block_tokens: int, device: torch.device, dtype: torch.dtype) -> TokenBatch:
+    """Tensors for `plan`, for a model that computes in `dtype`.
+
+    Every request must hold blocks for all positions that are computed.
+    """
+    return _BatchBuilder(block_tokens, device, dtype).build(plan)
 
 
 def completes_prefill(request: Request, chunk_tokens: int) -> bool:
@@ -39,11 +44,13 @@ def _bucket(request: Request, block_tokens: int) -> int:
 
 
 class _BatchBuilder:
-    def __init__(self, block_tokens: int, device: torch.device) -> None:
+    def __init__(self, block_tokens: int, device: torch.device, dtype: torch.dtype) -> None:
         self._block_tokens = block_tokens
         self._device = device
         self._gather_tokens = CPU_GATHER_TOKENS if device.type == "cpu" else UNLIMITED
+        self._dtype = dtype
         self._rows = 0
+        self._longest = 0
         self._ids: list[int] = []
         self._positions: list[Tensor] = []
         self._slots: list[Tensor] = []
@@ -69,6 +76,7 @@ class _BatchBuilder:
         return TokenBatch(
             ids=self._tensor(self._ids),
             positions=torch.cat(self._positions),
+            longest=self._longest,
             slots=torch.cat(self._slots),
             groups=self._groups,
             sampled_rows=self._tensor(sampled),
@@ -97,7 +105,10 @@ class _BatchBuilder:
         """Add sequences with their `table` [requests, blocks] and the `positions` [requests, queries] to compute."""
         requests, queries = positions.shape
         keys = torch.arange(table.shape[1] * self._block_tokens, device=self._device)
-        mask = (keys <= positions[:, :, None])[:, None]
+        # Numbers to add, not truth values, which attention would turn into numbers again in every layer.
+        hidden = (keys > positions[:, :, None])[:, None]
+        mask = torch.zeros(hidden.shape, dtype=self._dtype, device=self._device).masked_fill_(hidden, -math.inf)
+        self._longest = max(self._longest, len(keys))
         self._groups.append(AttentionGroup(self._rows, requests, queries, table, mask))
         blocks = table.gather(1, positions // self._block_tokens)
         self._positions.append(positions.flatten())

@@ -46,7 +46,8 @@ class TorchRunner:
     def logits(self, plan: StepPlan) -> torch.Tensor:
         """Next-token logits of the requests that `run` would sample for, float32 [requests, vocab]."""
         with torch.inference_mode():
-            return self.model.logits(build_batch(plan, self._block_tokens, self.model.device), self._kv_cache)
+            batch = build_batch(plan, self._block_tokens, self.model.device, self.model.dtype)
+            return self.model.logits(batch, self._kv_cache)
 
 
 def _wish(request: Request) -> Sampling:
