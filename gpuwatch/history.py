@@ -12,6 +12,7 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
+from . import credible
 from .catalog import CATALOG
 from .model import STAGES, Batch, Event, Floats, Frame, Histogram, Info, LiveRequests, OpenStep, Subject
 from .request_log import Arrivals, FinishedRequests
@@ -70,6 +71,7 @@ class History:
         self.seen_at = math.nan  # last answer of any source
         self.error_since: dict[str, float] = {}  # role -> since when its polls fail
         self.order: dict[str, tuple[str, ...]] = {}
+        self.impossible = 0  # values, rows and spans that were not to be believed
 
     def ingest(self, batch: Batch) -> None:
         """Take what the batch says of this subject."""
@@ -82,19 +84,21 @@ class History:
             self.first_seen_at = batch.received_at
         for frame in batch.frames:
             if frame.subject == self.subject:
-                self._frame(frame)
+                self._frame(frame, batch.received_at)
         for h in batch.histograms:
             if h.subject == self.subject:
                 self._histogram(h)
-        for spans in batch.spans:
-            if spans.subject == self.subject:
+        for told in batch.spans:
+            if told.subject == self.subject:
+                spans, cut = credible.spans(told, batch.received_at)
+                self.impossible += cut
                 self.finished.add(spans, batch.received_at)
                 whole = spans.stage == _WHOLE
                 self.arrivals.add(spans.start[whole], spans.prompt_tokens[whole])
-        for live in batch.requests:
-            if live.subject == self.subject:
-                self.live = live
-                self.arrivals.add_live(live)
+        for table in batch.requests:
+            if table.subject == self.subject:
+                self.live = credible.live(table)
+                self.arrivals.add_live(self.live)
         self._open_steps(batch)
         self.events.extend(e for e in batch.events if e.subject == self.subject)
         for info in batch.info:
@@ -116,15 +120,19 @@ class History:
             self.order[signal] = known
         return known
 
-    def _frame(self, frame: Frame) -> None:
+    def _frame(self, frame: Frame, received_at: float) -> None:
         tier = self.tiers.get(frame.source)
         if tier is None:
             tier = self.tiers[frame.source] = Tier()
             self.order.clear()
         if any(n not in tier.row for n in frame.names):
             self.order.clear()
-        counters = _counters(frame.names)
-        tier.write(frame.names, frame.at, frame.values, counters)
+        values, cut = credible.readings(frame.names, frame.values)
+        at, known = frame.at, credible.times(frame.at, received_at)
+        if not known.all():
+            at, values = at[known], values[known]
+        self.impossible += cut + len(known) - len(at)
+        tier.write(frame.names, at, values, _counters(frame.names))
 
     def _histogram(self, h: Histogram) -> None:
         key = (h.source, h.name)
@@ -135,9 +143,9 @@ class History:
 
     def _open_steps(self, batch: Batch) -> None:
         mine = [s for s in batch.open_steps if s.subject == self.subject]
-        if mine:
-            self.open_step = mine[-1]
-            step = mine[-1]
+        step = credible.step(mine[-1], batch.received_at) if mine else None
+        if step is not None:
+            self.open_step = step
             tier = self.tiers.setdefault("steps", Tier())
             names = ("req_running", "req_waiting")
             values = np.array([[step.running, step.waiting]])

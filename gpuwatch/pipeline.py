@@ -134,27 +134,23 @@ class Pipeline:
 
     def snapshot(self) -> bytes:
         """The whole state; `restore` gives a pipeline that goes on exactly as this one would."""
-        return snapshot.encode(
-            {
-                "memory": self.memory,
-                "baselines": self.baselines,
-                "trackers": self.trackers,
-                "seen": self.seen,
-                "slo": self.slo,
-                "states": self.states,
-                "now": self.now,
-                "cut": self.cut,
-            },
-            _CLASSES,
-        )
+        return snapshot.encode({name: getattr(self, name) for name in _STATE}, _CLASSES)
 
     @classmethod
     def restore(cls, config: Config | None, data: bytes) -> Pipeline:
         """A pipeline from a snapshot; SnapshotError for bytes that are none. Empty bytes: a fresh one."""
         made = cls(config)
-        if data:
-            for name, value in snapshot.decode(data, _CLASSES).items():
-                setattr(made, name, value)
+        if not data:
+            return made
+        state = snapshot.decode(data, _CLASSES)
+        if not isinstance(state, dict) or state.keys() != _STATE.keys():
+            raise snapshot.SnapshotError("not the state of a pipeline")
+        for name, value in state.items():
+            held, of = _STATE[name]
+            parts = value.values() if isinstance(value, dict) else ()
+            if not isinstance(value, held) or not all(isinstance(part, of) for part in parts):
+                raise snapshot.SnapshotError(f"{name} is not what a pipeline holds there")
+            setattr(made, name, value)
         return made
 
     # --- inside --------------------------------------------------------------------------------------------------
@@ -287,6 +283,17 @@ def _structs() -> dict[str, type]:
     }
 
 
+_STATE: dict[str, tuple[type, type]] = {
+    "memory": (dict, History),
+    "baselines": (dict, Baseline),
+    "trackers": (dict, Tracker),
+    "seen": (dict, SourceSeen),
+    "slo": (dict, dict),
+    "states": (dict, EngineState),
+    "now": (float, float),
+    "cut": (int, int),
+}
+"""The parts of the state: their type, and what they hold where they are dicts."""
 _CLASSES: dict[str, type] = {
     **_structs(),
     **{

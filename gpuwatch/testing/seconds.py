@@ -37,9 +37,9 @@ def window(
     at = np.asarray(START + 0.5 + np.arange(n), np.float64)
     columns = {name: _column(name, np.asarray(v, float)) for name, v in signals.items()}
     labels = (Info(subject, START, dict(info)),) if info else ()
-    history.ingest(
-        Batch(source, "steps", subject, START, frames=(frame_of(subject, source, at, columns),), info=labels)
-    )
+    frame = frame_of(subject, source, at, columns)
+    history.ingest(Batch(source, "steps", subject, START, info=labels))  # watched since then
+    history.ingest(Batch(source, "steps", subject, now, frames=(frame,)))
     history.advance(now)
     for name, value in (usual or {}).items():
         for k in range(3):

@@ -185,7 +185,8 @@ class World:
         values = np.array([_at(level, t, since) for t in at.tolist()])
         if CATALOG[name].kind != "counter":
             return values
-        total = self._counts.get(name, 0.0) + np.cumsum(values) / len(at)
+        with np.errstate(over="ignore", invalid="ignore"):  # a world may show nonsense on purpose
+            total = self._counts.get(name, 0.0) + np.cumsum(values) / len(at)
         self._counts[name] = float(total[-1])
         return total
 

@@ -78,11 +78,19 @@ def test_on_a_page_free_cache_stands_for_the_ring():
     assert ask(full, source="page", info={"max_num_seqs": "32"}) is None, "a full batch explains the queue"
 
 
-def test_on_a_page_that_does_not_say_its_limit_it_is_blind():
+def test_on_a_page_that_does_not_say_its_limit_the_fullest_batch_stands_for_it():
     page = {
         k: v for k, v in seconds().items() if k not in ("waiting_fit", "admission_stop_reason", "head_wait_seconds")
     }
-    with pytest.raises(Missing, match="max_num_seqs"):
+    assert ask(page, source="page") is not None
+    assert ask(page | {"req_running": np.full(72, 20.0)}, source="page") is None, (
+        "it may be full: nothing says it is not"
+    )
+
+
+def test_it_is_blind_without_the_cache_and_without_the_ring():
+    page = {k: v for k, v in seconds().items() if k in ("req_running", "req_waiting", "req_finished_total")}
+    with pytest.raises(Missing, match="kv_usage_ratio"):
         ask(page, source="page")
 
 
