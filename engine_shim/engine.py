@@ -8,12 +8,13 @@ request is handed to telemetry and its listener, and forgotten: memory depends o
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from .clock import Clock, VirtualClock
 from .counters import Counters
-from .kv_pool import new_pool
+from .kv_pool import KvPool, new_pool
 from .protection.protection import protection_for
 from .protection.refusal import DEADLINE, OTHER, QUEUE_FULL, TOO_LONG, Refusal
 from .request import Request, Stage
@@ -51,7 +52,13 @@ class Engine:
     """
 
     def __init__(
-        self, settings: EngineSettings, pool_blocks: int, runner: Runner, clock: Clock, telemetry: Telemetry
+        self,
+        settings: EngineSettings,
+        pool_blocks: int,
+        runner: Runner,
+        clock: Clock,
+        telemetry: Telemetry,
+        new_scheduler: Callable[[EngineSettings, KvPool, Counters], Scheduler] = Scheduler,
     ) -> None:
         self.settings = settings
         self.pool_blocks = pool_blocks
@@ -62,6 +69,7 @@ class Engine:
         self._inbox: deque[Request] = deque()
         self._aborts: deque[str] = deque()
         self._extra_fields = extra_fields(settings)
+        self._new_scheduler = new_scheduler
         self.start()
 
     def start(self) -> None:
@@ -71,7 +79,7 @@ class Engine:
         self.started_at = self.clock.now()
         self.counters = Counters()
         self.pool = new_pool(self.settings, self.pool_blocks)
-        self.scheduler = Scheduler(self.settings, self.pool, self.counters)
+        self.scheduler = self._new_scheduler(self.settings, self.pool, self.counters)
         self.protection = protection_for(self.settings)
         self.open: OpenStep | None = None
         self._requests: dict[str, Request] = {}
@@ -149,7 +157,7 @@ class Engine:
         for request in plan.preempted:
             self.telemetry.stage_changed(request, Stage.REQUEUE, now)
         for request in plan.admitted:
-            self.telemetry.stage_changed(request, Stage.PREFILL, now)
+            self.telemetry.stage_changed(request, request.stage, now)
         busy = bool(self.scheduler.running or self.scheduler.waiting)
         if not busy and not self._showed_work:
             return None

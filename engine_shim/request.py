@@ -17,6 +17,7 @@ class Stage(IntEnum):
     DECODE = 3
     REQUEUE = 4  # preempted: its KV is gone and must be computed again
     FINISHED = 5
+    TRANSFER = 6  # its KV was computed elsewhere and is on its way (disaggregated/)
 
 
 PRIORITY_CLASSES = ("interactive", "batch")  # who waits for an answer, and who has time

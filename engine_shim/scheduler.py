@@ -142,7 +142,7 @@ class Scheduler:
             if plan.preempted and self.waiting.at(index) in plan.preempted:
                 return StopReason.PREEMPTED
             chunk = self._start(index, budget, alone=not plan.prefill, plan=plan)
-            if not chunk:
+            if chunk is None:
                 return StopReason.TOKEN_BUDGET
             budget -= chunk
         return StopReason.QUEUE_EMPTY
@@ -192,8 +192,8 @@ class Scheduler:
             self._preempt(victim, plan)
         return bool(victims)
 
-    def _start(self, index: int, budget: int, alone: bool, plan: StepPlan) -> int:
-        """Admit the request at queue position `index`; returns its first chunk, or 0 if the step has no room for it."""
+    def _start(self, index: int, budget: int, alone: bool, plan: StepPlan) -> int | None:
+        """Admit the request at queue position `index`; returns its first chunk, None if the step has no room for it."""
         request = self.waiting.at(index)
         hits = self.admission.hits(request)
         cached_tokens = len(hits) * self.pool.block_tokens
@@ -201,9 +201,16 @@ class Scheduler:
         if self.settings.chunked_prefill:
             chunk = min(chunk, budget, self._chunk_limit)
         elif chunk > budget and not alone:
-            return 0
+            return None
+        self._join(index, hits, Stage.PREFILL, plan)
+        self._grow(request, cached_tokens + chunk, plan)
+        plan.prefill.append((request, chunk))
+        return chunk
+
+    def _join(self, index: int, hits: list[int], stage: Stage, plan: StepPlan) -> None:
+        """From the queue to the running ones: it holds its prefix `hits`, and is promised what it must be sure of."""
+        request, cached_tokens = self.waiting.take(index), len(hits) * self.pool.block_tokens
         promised = self.admission.promise_blocks(request, cached_tokens) if self.settings.reserve != "none" else 0
-        self.waiting.take(index)
         self.pool.hold(hits)
         request.blocks = hits
         request.published_blocks = len(hits)
@@ -216,11 +223,8 @@ class Scheduler:
         self.admission.promise(request, promised)
         self.running.append(request)
         self.prefilling.append(request)
-        request.enter(Stage.PREFILL, self._now)
-        self._grow(request, cached_tokens + chunk, plan)
+        request.enter(stage, self._now)
         plan.admitted.append(request)
-        plan.prefill.append((request, chunk))
-        return chunk
 
     # -- blocks -----------------------------------------------------------------------------------------------------
 
@@ -247,7 +251,7 @@ class Scheduler:
         if missing <= 0:
             return True
         while not self._can_grow(request, missing):
-            victim = self.pool.in_the_way(request, self.running) or self.order.victim(self.running)
+            victim = self.pool.in_the_way(request, self.running) or self._victim()
             self._preempt(victim, plan)
             if victim is request:
                 return False
@@ -255,6 +259,9 @@ class Scheduler:
         request.blocks += self.pool.take(missing, request.blocks, request.reserved_blocks)
         self.admission.reserved_blocks -= promised
         return True
+
+    def _victim(self) -> Request:
+        return self.order.victim(self.running)
 
     def _can_grow(self, request: Request, blocks: int) -> bool:
         """Whether there are `blocks` more for a request that runs, without a preemption."""
@@ -398,7 +405,7 @@ class Scheduler:
 
     def finish(self, request: Request, reason: str, now: float) -> None:
         """Remove a request that waits or runs; `reason` as in Request.finish_reason."""
-        if request.stage in (Stage.PREFILL, Stage.DECODE):
+        if request.stage in (Stage.PREFILL, Stage.DECODE, Stage.TRANSFER):
             self._publish(request)
             self._let_go(request)
         else:

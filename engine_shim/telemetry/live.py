@@ -48,7 +48,7 @@ class LiveRequests:
             self.queued[request] = hashed
         elif stage == Stage.REQUEUE:
             self.requeued[request] = hashed
-        elif stage in (Stage.PREFILL, Stage.DECODE):
+        elif stage in (Stage.PREFILL, Stage.DECODE, Stage.TRANSFER):
             self.holding[request] = hashed
 
     def finished(self, request: Request) -> None:

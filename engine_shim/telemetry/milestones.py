@@ -9,6 +9,7 @@ STAGE_NAMES = {
     Stage.PREFILL: "prefill",
     Stage.DECODE: "decode",
     Stage.REQUEUE: "requeue",
+    Stage.TRANSFER: "transfer",
 }
 
 
