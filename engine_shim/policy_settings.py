@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 SCHEDULING = ("fifo", "fifo_wait_limit", "priority", "shortest_prompt")
 BATCHING = ("continuous", "static")
 LONGEST_S = 86_400.0
+MOST_DEVICES = 64
 
 
 def check_policies(settings: EngineSettings) -> None:
@@ -19,6 +20,7 @@ def check_policies(settings: EngineSettings) -> None:
             raise ValueError(f"{key} must be one of {', '.join(allowed)}, not {getattr(settings, key)!r}")
     _check_waits(settings)
     _check_prefill_budget(settings)
+    _check_disaggregation(settings)
 
 
 def _check_waits(settings: EngineSettings) -> None:
@@ -56,3 +58,20 @@ def _check_prefill_budget(settings: EngineSettings) -> None:
         raise ValueError("prefill_step_share and prefill_step_seconds limit the same thing; remove one of them")
     if limited and not settings.chunked_prefill:
         raise ValueError(f"{limited[0]} cuts prompts, which needs chunked_prefill; set it or remove {limited[0]}")
+
+
+def _check_disaggregation(settings: EngineSettings) -> None:
+    for key in ("prefill_devices", "decode_devices"):
+        if not 0 <= getattr(settings, key) <= MOST_DEVICES:
+            raise ValueError(f"{key} must be between 0 and {MOST_DEVICES}, not {getattr(settings, key)}")
+    if not 1e3 <= settings.kv_transfer_bytes_per_s <= 1e15:
+        raise ValueError(f"kv_transfer_bytes_per_s must be between 1e3 and 1e15, not {settings.kv_transfer_bytes_per_s}")
+    if not 0 <= settings.kv_transfer_latency_s <= 60:
+        raise ValueError(f"kv_transfer_latency_s must be between 0 and 60, not {settings.kv_transfer_latency_s}")
+    if bool(settings.prefill_devices) != bool(settings.decode_devices):
+        raise ValueError(
+            "prefill_devices and decode_devices belong together: set both to at least 1, or both to 0 for engines that "
+            "do everything"
+        )
+    if settings.prefill_devices and settings.batching == "static":
+        raise ValueError('batching = "static" has no meaning where prefill and decode are apart; remove it')

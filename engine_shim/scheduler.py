@@ -420,6 +420,11 @@ class Scheduler:
         yield from self.running
         yield from self.waiting
 
+    @property
+    def kv_transfers(self) -> int:
+        """Requests whose KV has to be moved; there are some where prefill and decode are apart (disaggregated/)."""
+        return 0
+
     # -- what the records say ---------------------------------------------------------------------------------------
 
     def head_need_blocks(self) -> int:

@@ -59,6 +59,10 @@ class EngineSettings:
     prefill_step_seconds: float = 0.0
     max_long_prefills: int = 0
     long_prefill_tokens: int = 4096
+    prefill_devices: int = 0
+    decode_devices: int = 0
+    kv_transfer_bytes_per_s: float = 25e9
+    kv_transfer_latency_s: float = 0.001
     rate_limit_per_s: float = 0.0
     rate_limit_burst: int = 0
     max_concurrency: int = 0

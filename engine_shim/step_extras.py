@@ -28,6 +28,11 @@ class ExtraField:
 
 EXTRA_FIELDS = (
     ExtraField(
+        "kv_transfers",
+        lambda settings: settings.prefill_devices > 0,
+        lambda engine: engine.scheduler.kv_transfers,
+    ),
+    ExtraField(
         "kv_largest_free_blocks",
         lambda settings: settings.kv_layout == "contiguous",
         lambda engine: engine.pool.largest_free_blocks,
