@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 FOREVER = math.inf
+SLOW_TRANSFER = "slow_transfer"  # a slowdown of the link between engines instead of a device
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ def fault_from_table(table: Mapping[str, Any], start: float) -> Fault:
 _KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "hung_step": (("at_s", "until_s"), ()),
     "slow_step": (("at_s", "until_s", "factor"), ()),
+    SLOW_TRANSFER: (("at_s", "until_s", "factor"), ()),
     "restart": (("at_s", "down_s"), ()),
     "crash": (("at_s",), ("down_s",)),
 }

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from engine_shim.clock import Clock
-from engine_shim.faults import FOREVER, Fault, Faults, fault_from_table
+from engine_shim.faults import FOREVER, SLOW_TRANSFER, Fault, Faults, fault_from_table
 from engine_shim.step import Runner, StepPlan
 
 LONGEST_WAIT_S = 86_400.0  # how long a step hangs that never ends
@@ -30,6 +30,8 @@ def _fault(text: str, start: float) -> Fault:
         for pair in filter(None, rest.split(",")):
             key, _, number = pair.partition("=")
             table[key] = float(number)
+        if kind == SLOW_TRANSFER:
+            raise ValueError("there is no link between engines here; play it with `simulate`")
         return fault_from_table(table, start)
     except ValueError as error:
         raise ValueError(f"fault {text!r}: {error}") from error

@@ -186,7 +186,10 @@ def _settings(options: ServeOptions, changes: Mapping[str, Any], folder: Path | 
         changes.setdefault("kv_dtype", dtype)
         if not changes.get("kv_pool_tokens"):
             changes["kv_pool_tokens"] = TORCH_POOL_TOKENS
-    return EngineSettings.from_table(changes)
+    settings = EngineSettings.from_table(changes)
+    if settings.prefill_devices:
+        raise ValueError("prefill_devices: `serve` runs one engine; play prefill and decode apart with `simulate`")
+    return settings
 
 
 def _torch(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import IO
 
 from . import __version__
@@ -13,6 +14,7 @@ from .clock import VirtualClock
 from .device_window import DeviceWindow
 from .devices import Device, device_named
 from .engine import Engine
+from .faults import SLOW_TRANSFER
 from .policies import queue_rank
 from .protection.protection import rejection_reasons
 from .runners.model import ModelRunner
@@ -26,6 +28,18 @@ from .telemetry.protection_page import protection_families
 from .world import World
 
 ENGINE_NAME = "shim"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What an engine is called, and which of the simulated GPUs it has: those from `first_gpu` on."""
+
+    engine: str = ENGINE_NAME
+    rank: int = 0
+    first_gpu: int = 0
+
+
+ALONE = Place()
 
 
 def simulate(
@@ -44,12 +58,17 @@ def simulate(
     the scenario and the device do not go together (the model does not fit), OSError from `out`.
     """
     profile = device_named(device)
+    if scenario.engine.prefill_devices:
+        from .disaggregated.simulation import simulate_fleet
+
+        simulate_fleet(scenario, out, profile, seed=seed, mode=mode, until_s=until_s, on_poll=on_poll)
+        return
     clock = VirtualClock()
     start = clock.now()
     settings = scenario.engine
-    blocks = max(round(settings.pool_blocks(profile) * scenario.pool_scale), 1)
+    blocks = blocks_of(scenario, profile)
     pool_tokens = blocks * settings.block_tokens
-    info = _info(settings, profile, blocks, seed, start)
+    info = info_of(settings, profile, blocks, seed, start)
     telemetry = build_telemetry(
         info, clock.now, salt=f"simulated {seed}".encode(), otlp_endpoint="", vllm=mode == "vllm-defaults"
     )
@@ -57,9 +76,9 @@ def simulate(
     world = World(
         out,
         telemetry,
-        _demand(scenario, profile, seed, start),
+        demand_of(scenario, profile, seed, start),
         DeviceWindow(profile, settings, pool_tokens, start),
-        _gpu_pages(profile, settings, seed, "stock" if mode == "vllm-defaults" else "full"),
+        gpu_pages_of(settings, profile, seed, mode),
         mode=mode,
         start=start,
         meta={"scenario": scenario.stem, "device": profile.name, "seed": seed, "model": settings.model},
@@ -68,11 +87,19 @@ def simulate(
     engine = Engine(settings, blocks, ModelRunner(settings, profile), clock, world)
     telemetry.add_families(protection_families(lambda: engine.protection))
     until = start + min(until_s or scenario.duration_s, scenario.duration_s)
-    play(engine, world.demand, until=until, observer=world, faults=scenario.faults(start))
+    faults = scenario.faults(start)
+    if any(fault.kind == SLOW_TRANSFER for fault in faults):
+        raise ValueError(f"a {SLOW_TRANSFER} needs a link between engines; set prefill_devices and decode_devices")
+    play(engine, world.demand, until=until, observer=world, faults=faults)
     world.end(until)
 
 
-def _demand(scenario: Scenario, device: Device, seed: int, start: float) -> Demand:
+def blocks_of(scenario: Scenario, device: Device) -> int:
+    """Blocks in each engine's pool."""
+    return max(round(scenario.engine.pool_blocks(device) * scenario.pool_scale), 1)
+
+
+def demand_of(scenario: Scenario, device: Device, seed: int, start: float) -> Demand:
     """The requests, sized by what the file says without a cure."""
     settings = scenario.demand_engine
     pool_tokens = settings.pool_blocks(device) * settings.block_tokens
@@ -81,9 +108,13 @@ def _demand(scenario: Scenario, device: Device, seed: int, start: float) -> Dema
     return Demand(scenario.streams, rates, pool_tokens=pool_tokens, seed=seed, start=start)
 
 
-def _info(settings: EngineSettings, device: Device, blocks: int, seed: int, start: float) -> EngineInfo:
+def info_of(
+    settings: EngineSettings, device: Device, blocks: int, seed: int, start: float, place: Place = ALONE
+) -> EngineInfo:
+    """What the engine says of itself."""
     return EngineInfo(
-        engine=ENGINE_NAME,
+        engine=place.engine,
+        rank=place.rank,
         model=settings.model,
         version=__version__,
         kv_total_blocks=blocks,
@@ -92,16 +123,20 @@ def _info(settings: EngineSettings, device: Device, blocks: int, seed: int, star
         max_model_len=settings.max_model_len,
         started_at=start,
         device=device.name,
-        gpu_uuid=_uuid(device, seed, 0),
+        gpu_uuid=_uuid(device, seed, place.first_gpu),
         arguments=settings.arguments(),
         step_fields=step_fields(settings),
         rejection_reasons=rejection_reasons(settings),
     )
 
 
-def _gpu_pages(device: Device, settings: EngineSettings, seed: int, counters: str) -> dict[str, GpuPage]:
+def gpu_pages_of(
+    settings: EngineSettings, device: Device, seed: int, mode: str, place: Place = ALONE
+) -> dict[str, GpuPage]:
     """One page for each GPU of the engine; the model has them all read the same."""
-    gpus = [Gpu(_uuid(device, seed, i), device.product, i) for i in range(settings.tensor_parallel)]
+    counters = "stock" if mode == "vllm-defaults" else "full"
+    numbers = range(place.first_gpu, place.first_gpu + settings.tensor_parallel)
+    gpus = [Gpu(_uuid(device, seed, i), device.product, i) for i in numbers]
     return {gpu.uuid: GpuPage(gpu, counters=counters) for gpu in gpus}
 
 

@@ -53,7 +53,10 @@ class World:
         start: float,
         meta: dict[str, str | int | float],
         on_poll: Callable[[float], None] | None = None,
+        of_fleet: bool = False,
+        first: bool = True,
     ) -> None:
+        """Of several engines in one stream (`of_fleet`), each record names its own; the `first` writes the header."""
         self._out = out
         self._encode = msgspec.json.Encoder().encode
         self._telemetry = telemetry
@@ -71,8 +74,10 @@ class World:
         self._fields = info.step_fields
         self._otlp = OtlpEncoder(info.engine, info.version, info.rank, info.model) if mode == "wire" else None
         self._emitters = self._choose(mode)
+        self._subject = {"engine": info.engine, "rank": info.rank} if of_fleet else {}
         header = {"gpuwatch_capture": 1, "producer": f"engine_shim {__version__}", "clock": "virtual", "t": start}
-        self._line({**header, "engine": info.engine, "meta": meta})
+        if first:
+            self._out.write(self._encode({**header, "engine": info.engine, "meta": meta}) + b"\n")
         self._info(start)
 
     def step_begun(self, record: list[float]) -> None:
@@ -128,11 +133,12 @@ class World:
                 self._line({"t": _us(at), "src": "event", "what": "restart", "detail": detail})
             self._info(at)
 
-    def end(self, now: float) -> None:
-        """The stream is complete: the last block and the `end` record."""
+    def end(self, now: float, last: bool = True) -> None:
+        """The stream is complete: the last block and, by the `last` of its engines, the `end` record."""
         if self._blocks and self._mode == "full":
             self._emit_block(now, None)
-        self._line({"t": _us(now), "src": "end"})
+        if last:
+            self._line({"t": _us(now), "src": "end"})
         self._out.flush()
 
     def _choose(self, mode: str) -> list[tuple[int, Emit]]:
@@ -226,7 +232,7 @@ class World:
             self._line({"t": _us(at), "src": "info", "labels": self._telemetry.info.labels()})
 
     def _line(self, record: dict[str, Any]) -> None:
-        self._out.write(self._encode(record) + b"\n")
+        self._out.write(self._encode(record | self._subject) + b"\n")
 
 
 def _column(name: str, parts: list[np.ndarray]) -> list[float] | list[int]:
