@@ -34,7 +34,7 @@ def text(verdict: Verdict, width: int = 100) -> str:
     if verdict.blind:
         lacks = "; ".join(f"{b.rule} ({b.missing[0]})" for b in verdict.blind[:6])
         out += _wrapped("blind", lacks, width)
-    return "\n".join(out).rstrip() + "\n"
+    return "\n".join(map(_printable, out)).rstrip() + "\n"
 
 
 def _incident(i: Incident, width: int) -> list[str]:
