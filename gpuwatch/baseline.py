@@ -8,6 +8,7 @@ become the usual.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from collections import deque
 
 EVERY_S = 10.0
@@ -20,6 +21,7 @@ class Baseline:
 
     def __init__(self) -> None:
         self.samples: dict[str, deque[tuple[float, float]]] = {}
+        self.ordered: dict[str, list[float]] = {}  # the values of the samples, least first
         self.trail: dict[str, deque[tuple[float, float]]] = {}
         self.learned_at = -math.inf
 
@@ -31,12 +33,19 @@ class Baseline:
         """Take one sample of each figure that is known."""
         self.learned_at = now
         for name, value in figures.items():
-            if not math.isnan(value):
-                self.samples.setdefault(name, deque(maxlen=KEEP)).append((now, value))
+            if math.isnan(value):
+                continue
+            kept, ordered = self.samples.setdefault(name, deque()), self.ordered.setdefault(name, [])
+            if len(kept) == KEEP:
+                del ordered[bisect_left(ordered, kept.popleft()[1])]
+            kept.append((now, value))
+            insort(ordered, value)
 
     def usual(self, name: str, before: float = math.inf) -> float | None:
         """The median of the samples taken before `before`; None below three."""
-        values = sorted(v for at, v in self.samples.get(name, ()) if at < before)
+        values = self.ordered.get(name, [])
+        if values and self.samples[name][-1][0] >= before:
+            values = sorted(v for at, v in self.samples[name] if at < before)
         if len(values) < ENOUGH:
             return None
         middle = len(values) // 2

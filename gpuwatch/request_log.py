@@ -25,9 +25,11 @@ COLUMNS = (
     "start", "end", "ttft_s", "e2e_s", "queue_s", "prefill_s", "requeue_s", "decode_s", "front_s",
     "prompt_tokens", "output_tokens", "outcome",
 )  # fmt: skip
-_QUEUE, _PREFILL, _DECODE, _REQUEUE = (STAGES.index(s) for s in ("queue", "prefill", "decode", "requeue"))
+_PREFILL, _DECODE = STAGES.index("prefill"), STAGES.index("decode")
+_STAGES = (("queue",), ("prefill",), ("requeue",), ("decode",), ("gateway", "receive", "preprocess"))
+_STAGE_COLUMN = np.array([next((i for i, names in enumerate(_STAGES) if s in names), -1) for s in STAGES])
+"""Of each stage, which of the columns queue_s, prefill_s, requeue_s, decode_s, front_s it adds to; −1: none."""
 _WHOLE = STAGES.index("request")
-_FRONT = [STAGES.index(s) for s in ("gateway", "receive", "preprocess")]
 
 
 class FinishedRequests:
@@ -118,12 +120,12 @@ class FinishedRequests:
         np.minimum.at(first, inverse, start)
         np.maximum.at(last, inverse, end)
         out[:, 0], out[:, 1], out[:, 3] = first, last, last - first
-        for column, codes in ((4, [_QUEUE]), (5, [_PREFILL]), (6, [_REQUEUE]), (7, [_DECODE]), (8, _FRONT)):
-            mask = np.isin(stage, codes)
-            if mask.any():
-                summed = np.bincount(inverse[mask], (end - start)[mask], n)
-                seen = np.bincount(inverse[mask], minlength=n) > 0
-                out[seen, column] = summed[seen]
+        column = _STAGE_COLUMN[stage]
+        timed = column >= 0
+        place = inverse[timed] * len(_STAGES) + column[timed]
+        summed = np.bincount(place, (end - start)[timed], n * len(_STAGES)).reshape(n, -1)
+        seen = np.bincount(place, minlength=n * len(_STAGES)).reshape(n, -1) > 0
+        out[:, 4:9] = np.where(seen, summed, math.nan)
         first_token = np.full(n, math.inf)
         decode = stage == _DECODE
         np.minimum.at(first_token, inverse[decode], start[decode])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
 from typing import NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from .model import Floats
 
@@ -48,6 +48,8 @@ def drain_refill_cycles(
     high cell where requests have waited since long before. Returns the completed cycles and the index at which a drain
     that is still going on began (−1 when none is).
     """
+    if not ((running <= low_ratio * reference) & (waiting > 0)).any():
+        return [], -1
     cycles: list[Cycle] = []
     fell, trough, low, high = -1, -1, math.inf, -1
     queued = 0
@@ -69,15 +71,13 @@ def drain_refill_cycles(
 
 def trailing_quantile(values: Floats, window: int, q: float) -> Floats:
     """The q-quantile of the last `window` values at each index (fewer at the start); NaN where nothing is known."""
-    out = np.full(len(values), math.nan)
-    held: list[float] = []
-    for i, v in enumerate(values.tolist()):
-        if not math.isnan(v):
-            insort(held, v)
-        if i >= window and not math.isnan(old := float(values[i - window])):
-            del held[bisect_left(held, old)]
-        if held:
-            out[i] = held[min(len(held) - 1, int(q * len(held)))]
+    if not len(values):
+        return np.zeros(0)
+    padded = np.concatenate((np.full(window - 1, math.nan), values))
+    held = np.sort(sliding_window_view(padded, window), axis=1)  # NaN last
+    known = window - np.isnan(held).sum(axis=1)
+    place = np.minimum(known - 1, (q * known).astype(np.intp))
+    out: Floats = held[np.arange(len(values)), np.maximum(place, 0)]  # all NaN where nothing is known
     return out
 
 

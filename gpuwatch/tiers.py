@@ -104,12 +104,17 @@ class Tier:
 
     def span(self, name: str, until: float, span_s: float, kind: int = LAST) -> Floats:
         """The cells of the `span_s` seconds before `until`, oldest first; KeyError for a signal never seen."""
-        row = self.row[name]
         n = min(round(span_s), CELLS)
         last = math.floor(until) - 1
-        k = np.arange(last - n + 1, last + 1)
-        out: Floats = self.cells[row, kind, k % CELLS].copy()
-        out[(k > self.newest) | (k <= self.newest - CELLS)] = math.nan
+        first = last - n + 1
+        begin = first % CELLS
+        line = self.cells[self.row[name], kind]
+        after = begin + n - CELLS  # cells beyond the end of the row lie at its start
+        out: Floats = line[begin : begin + n].copy() if after <= 0 else np.concatenate((line[begin:], line[:after]))
+        if last > self.newest:
+            out[max(0, self.newest + 1 - first) :] = math.nan
+        if first <= self.newest - CELLS:
+            out[: self.newest - CELLS + 1 - first] = math.nan
         return out
 
     def _learn_cadence(self, at: float) -> None:
@@ -168,6 +173,19 @@ class Tier:
         self.held_at[rows] = at[-1]
 
     def _without_resets(self, rows: NDArray[np.intp], values: Floats, is_counter: NDArray[np.bool_]) -> Floats:
+        columns = np.flatnonzero(is_counter)
+        these, told = rows[columns], values[:, columns]
+        before = np.vstack((self.raw[these], told))
+        with np.errstate(invalid="ignore"):
+            rising = bool((before[1:] >= before[:-1]).all())
+        if rising:  # the usual second: nothing restarted, nothing is missing
+            self.raw[these] = told[-1]
+            offset = self.offset[these]
+            if not offset.any():
+                return values
+            values = values.copy()
+            values[:, columns] = told + offset
+            return values
         values = values.copy()
         for j in np.flatnonzero(is_counter):
             row = rows[j]

@@ -93,7 +93,7 @@ class Window:
         """One value a second, oldest first, NaN where not known; refuses when fewer than `thin` of them are known."""
         _, tier = self._tier(signal)
         values = tier.span(signal, self.now, span_s, kind)
-        if not len(values) or float(np.isnan(values).mean()) > 1 - thin:
+        if not len(values) or np.count_nonzero(np.isnan(values)) > (1 - thin) * len(values):
             raise Missing(signal, f"fewer than {thin:.0%} of the last {span_s:.0f} s are known")
         return values
 
@@ -107,7 +107,8 @@ class Window:
 
     def mean(self, signal: str, span_s: float) -> float:
         """Time-weighted mean."""
-        return float(np.nanmean(self.series(signal, span_s, MEAN)))
+        values = self.series(signal, span_s, MEAN)
+        return float(values[~np.isnan(values)].mean())
 
     def least(self, signal: str, span_s: float) -> float:
         """Smallest reading."""
@@ -197,7 +198,10 @@ class Window:
         """Columns of the requests that ended in the span (request_log.COLUMNS); refuses where no spans come in."""
         if not self.history.finished.rows:
             raise Missing("spans", "no request spans")
-        return self.history.finished.window(self.now - span_s, self.now)
+        key = ("finished", span_s)
+        if key not in self._memo:
+            self._memo[key] = self.history.finished.window(self.now - span_s, self.now)
+        return self._memo[key]  # type: ignore[return-value]
 
     @property
     def live(self) -> LiveRequests:
