@@ -36,7 +36,7 @@ PROTECTION: dict[str, dict[str, Any]] = {
     "deadlines": {"deadline_rejection": True},
     "all late ones": {"queue_target_s": 1.0, "queued_tokens_target_s": 1.0, "deadline_rejection": True},
 }
-LOADS = (0.5, 0.9, 1.5, 3.0)  # × capacity
+LOADS = (0.9, 3.0)  # × capacity
 WARM_UP_S = 30.0
 
 
