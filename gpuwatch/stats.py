@@ -172,5 +172,16 @@ def bucket_quantile(bounds: tuple[float, ...], counts: Floats, q: float) -> floa
 
 
 def quantile(values: Floats, q: float) -> float:
-    """Quantile without interpolation surprises: NaN for no values."""
-    return float(np.quantile(values, q)) if len(values) else math.nan
+    """Quantile with linear interpolation; NaN for no values. (What numpy's does, without its 60 µs of preparation.)"""
+    n = len(values)
+    if not n:
+        return math.nan
+    ordered = np.sort(values)
+    if math.isnan(ordered[-1]):  # NaN sorts last
+        return math.nan
+    place = q * (n - 1)
+    k = int(place)
+    below, above, share = float(ordered[k]), float(ordered[min(k + 1, n - 1)]), place - k
+    if share == 0:
+        return below
+    return above - (above - below) * (1 - share) if share >= 0.5 else below + (above - below) * share

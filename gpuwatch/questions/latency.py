@@ -19,6 +19,8 @@ from .demand import flow
 SPAN_S = 60.0
 ACUTE_S = 20.0
 FEW = 5
+LONGEST_S = 900.0
+"""No wait is called longer: history ends there, and where nothing completes the estimate is infinite."""
 
 
 class Shares(NamedTuple):
@@ -83,7 +85,7 @@ def felt(w: Window) -> Felt:
     """From spans and the queue; from histograms where there are no spans."""
     limit_s = w.slo.ttft_p95_s
     late = w.once(late_waiting)
-    head_s = _head_wait(w)
+    head_s = min(_head_wait(w), LONGEST_S)
     done = _finished(w)
     ttft = done["ttft_s"][~np.isnan(done["ttft_s"])] if done else np.zeros(0)
     if len(ttft) >= FEW or (len(ttft) and late > 0):

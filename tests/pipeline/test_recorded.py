@@ -73,7 +73,7 @@ def test_the_same_calls_give_the_same_bytes(blocked):
     assert first.snapshot() == second.snapshot()
 
 
-@pytest.mark.parametrize("cut", [1, 60, 118, 122, 140])
+@pytest.mark.parametrize("cut", [1, 118, 122])
 def test_a_restored_pipeline_goes_on_exactly_as_it_would_have(blocked, cut):
     """Before, at and after the opening of an incident."""
     whole = Pipeline()
@@ -122,7 +122,7 @@ def test_a_snapshot_that_was_cut_is_refused(blocked, share):
 def test_a_snapshot_with_flipped_bytes_is_refused_or_read_but_never_anything_else(blocked):
     """Damage that msgpack cannot see may change a number; nothing else may happen."""
     data = snapshot_of(blocked)
-    for k in range(0, len(data), len(data) // 60):
+    for k in range(0, len(data), len(data) // 25):
         damaged = bytes([*data[:k], data[k] ^ 0xFF, *data[k + 1 :]])
         try:
             Pipeline.restore(None, damaged)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.stats import bucket_quantile, drain_refill_cycles, period, rate_change, slope, trailing_quantile
+from gpuwatch.stats import bucket_quantile, drain_refill_cycles, period, quantile, rate_change, slope, trailing_quantile
 
 rng = np.random.default_rng(7)
 
@@ -156,3 +156,14 @@ def test_slope_is_per_second_and_skips_holes():
 def test_bucket_quantile_says_nothing_about_what_buckets_do_not_resolve(counts, q, expected):
     got = bucket_quantile((0.5, 1.0, 2.0), np.array(counts, float), q)
     assert got == (None if expected is None else pytest.approx(expected))
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50), st.sampled_from([0.0, 0.05, 0.5, 0.95, 1.0]))
+def test_quantile_is_numpys(values, q):
+    assert quantile(np.array(values), q) == pytest.approx(float(np.quantile(values, q)), rel=1e-12, abs=1e-9)
+
+
+def test_quantile_of_nothing_or_of_what_is_not_known():
+    assert math.isnan(quantile(np.zeros(0), 0.5))
+    assert math.isnan(quantile(np.array([1.0, math.nan]), 0.5))
+    assert quantile(np.array([1.0, math.inf]), 0.0) == 1.0

@@ -58,7 +58,7 @@ def tier_with_a_rhythm() -> tuple[Tier, list[list[Reading]]]:
     return tier, told
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(blocks(), st.booleans())
 def test_a_grid_answers_like_a_list_of_readings(polls, advance_each_second):
     tier, told = tier_with_a_rhythm()
