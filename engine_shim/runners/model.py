@@ -64,6 +64,9 @@ class ModelRunner:
         self._peak_flops_per_s = device.flops_per_s(settings.dtype)
         self._matmul_flops_per_s = self._peak_flops_per_s * device.matmul_share
         self._attention_flops_per_s = self._peak_flops_per_s * device.attention_share
+        if settings.dtype == "fp8":  # fp8 products reach less of their peak, and attention is computed in 16 bits
+            self._matmul_flops_per_s = self._peak_flops_per_s * (device.fp8_matmul_share or device.matmul_share)
+            self._attention_flops_per_s = device.bf16_flops_per_s * device.attention_share
         self._bytes_per_s = device.bandwidth_bytes_per_s * device.bandwidth_share
         self._token_flops = 2.0 * shape.layers * shape.layer_parameters / gpus
         self._sample_flops = 2.0 * shape.head_parameters / gpus
