@@ -39,6 +39,8 @@ def request_attributes(request: Request, request_hash: int, model: str) -> dict[
         facts["gen_ai.latency.time_in_model_inference"] = request.last_token_at - scheduled_at
     if request.priority:
         facts["shim.priority"] = PRIORITY_CLASSES[request.priority]
+    if request.rejected_for:
+        facts["shim.rejected_for"] = request.rejected_for
     if request.tenant:
         facts["shim.tenant"] = request.tenant[:64]
     return facts

@@ -1,6 +1,7 @@
 """The contiguous pool: runs do not overlap, nothing is lost, gaps join, and what does not fit in one piece is refused."""
 
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,11 @@ from engine_shim.contiguous import ContiguousPool
 from engine_shim.settings import EngineSettings
 from engine_shim.step import StopReason
 from engine_shim.step_extras import step_fields
+from engine_shim.telemetry import EngineTelemetry, LiveRequests
+from engine_shim.telemetry.ring import RingWriter
 from tests.shim.playing import Transcript, make_engine, played, request, run_all, steady
+from tests.shim.telling import info
+from tests.shim.test_ring_writer import Reader
 from tests.shim.test_scheduler_state import SchedulerMachine
 
 CONTIGUOUS = {"kv_layout": "contiguous", "prefix_cache": False}
@@ -211,3 +216,21 @@ def test_fused_and_plain_are_equal(seed: int, reserve: str) -> None:
     assert list(one.columns) == list(step_fields(EngineSettings.from_table({"model": "7b", **table})))
     for name, values in other.columns.items():
         assert values.tolist() == one.columns[name].tolist(), name
+
+
+def test_the_ring_has_the_longest_run_beside_the_usual_fields(tmp_path: Path) -> None:
+    """Readers find fields by name: the extra one is in the header's list and in every slot."""
+    engine = make_engine(kv_pool_tokens=160, watermark_ratio=0.0, reserve="prompt", **CONTIGUOUS)
+    facts = info(kv_total_blocks=10, step_fields=step_fields(engine.settings))
+    live = LiveRequests(b"s")
+    ring = RingWriter(facts, live, tmp_path, slots=8, rows=4, unix_ns=1, monotonic_ns=1)
+    engine.telemetry = EngineTelemetry(facts, live, engine.clock.now, ring=ring)
+    engine.add(request("a", 40, 9))
+    engine.step()
+    engine.step()
+    read = Reader(ring.path.read_bytes())
+    assert [f["name"] for f in read.facts["step"]][-1] == "kv_largest_free_blocks"
+    assert [f["unit"] for f in read.facts["step"]][-1] == "blocks"
+    fields, ended = read.slot(2) or ({}, False)
+    assert ended
+    assert (fields["kv_used_blocks"], fields["kv_largest_free_blocks"]) == (3, 7)

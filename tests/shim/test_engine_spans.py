@@ -113,18 +113,20 @@ def test_one_request_is_one_parent_with_a_child_for_each_stage():
 
 
 def test_what_never_happened_is_left_out():
-    """A rejected request has no first token and no stages."""
+    """A rejected request has no first token and no stages, but a reason."""
     with receiver() as received:
         telemetry = build_telemetry(info(), lambda: START, otlp_endpoint=received.url)
         told = Telling(telemetry)
         request = told.arrive("x", START)
         request.stages.clear()
         request.stage = Stage.RECEIVED
+        request.rejected_for = "deadline"
         told.finish(request, START, "rejected")
         telemetry.close()
     (span,) = received.spans()
     facts = attributes(span)
     assert facts["gen_ai.response.finish_reasons"] == ["rejected"]
+    assert facts["shim.rejected_for"] == "deadline"
     assert not {"gen_ai.latency.time_to_first_token", "gen_ai.latency.time_in_queue"} & facts.keys()
 
 

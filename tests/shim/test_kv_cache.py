@@ -8,13 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_shim.clock import VirtualClock
+from engine_shim.engine import Engine
 from engine_shim.kv_cache import FP8_MAX, KV_TYPES, FloatStore, Int8Store, new_kv_cache
 from engine_shim.llama_config import config_of
 from engine_shim.request import Request
 from engine_shim.runners.torch_runner import TorchRunner
+from engine_shim.settings import EngineSettings
 from engine_shim.shapes import SHAPES
 from engine_shim.step import StepPlan
 from engine_shim.weights import seeded
+from tests.shim.playing import Transcript, request, run_all
 
 SHAPE = (6, 4, 2, 8)  # blocks, block_tokens, kv_heads, head_dim
 F32 = torch.float32
@@ -90,3 +93,28 @@ def test_the_models_answer_moves_little_and_more_with_fewer_bits() -> None:
 def test_a_half_precision_model_reads_an_eight_bit_cache() -> None:
     """What is read has the type that the model computes in."""
     assert logits_along("int8", torch.bfloat16).isfinite().all()
+
+
+def answers(**table: object) -> tuple[list[list[int]], int]:
+    """Greedy answers of eight requests on a small pool, and how often one was preempted."""
+    torch.set_num_threads(1)
+    settings = EngineSettings.from_table(
+        {"kv_pool_tokens": 320, "watermark_ratio": 0.0, "prefix_cache": False, **table}
+    )
+    clock = VirtualClock(1000.0)
+    runner = TorchRunner(seeded(config_of(SHAPES["tiny"]), 3, F32, "cpu"), 20, 16, clock, settings.kv_dtype)
+    engine = Engine(settings, 20, runner, clock, Transcript())
+    load = [request(f"r{n}", [(7 * n + k) % 256 for k in range(20 + 5 * n)], 40) for n in range(8)]
+    for one in load:
+        engine.add(one)
+    run_all(engine)
+    return [one.output for one in load], engine.counters.preempted
+
+
+def test_a_contiguous_pool_gives_the_same_answers() -> None:
+    """Where the blocks lie does not matter to the model; here runs were preempted and placed anew on the way."""
+    paged, _ = answers(kv_dtype="fp32")
+    contiguous, preempted = answers(kv_dtype="fp32", kv_layout="contiguous", reserve="prompt")
+    assert contiguous == paged
+    assert preempted > 0
+    assert answers(kv_dtype="int8")[0] != [[]] * 8
