@@ -99,7 +99,12 @@ def _instance(
         info, run.clock.now, salt=f"simulated {run.seed}".encode(), otlp_endpoint="", vllm=run.mode == "vllm-defaults"
     )
     telemetry.live.rank = queue_rank(settings, run.clock.now)
-    meta = {"scenario": run.scenario.stem, "device": run.device.name, "seed": run.seed, "model": settings.model}
+    meta: dict[str, str | int | float] = {
+        "scenario": run.scenario.stem,
+        "device": run.device.name,
+        "seed": run.seed,
+        "model": settings.model,
+    }
     world = World(
         out,
         telemetry,

@@ -8,7 +8,7 @@ warm-up. A gap is the time between two tokens of a request that decodes all the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -204,12 +204,18 @@ def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-if __name__ == "__main__":
-    for title, table in (
-        ("Priority classes", lambda: classes_table(CLASSES)),
-        ("Ageing while chat alone is more than the engine can serve", lambda: classes_table(AGEING)),
-        ("Prefill budget", budget_table),
-        ("Passing a blocked head", passing_table),
-        ("Shortest prompt first", shortest_table),
-    ):
+def main() -> None:
+    """Print the tables."""
+    tables: dict[str, Callable[[], str]] = {
+        "Priority classes": lambda: classes_table(CLASSES),
+        "Ageing while chat alone is more than the engine can serve": lambda: classes_table(AGEING),
+        "Prefill budget": budget_table,
+        "Passing a blocked head": passing_table,
+        "Shortest prompt first": shortest_table,
+    }
+    for title, table in tables.items():
         print(f"\n{title}\n\n{table()}")
+
+
+if __name__ == "__main__":
+    main()
