@@ -17,7 +17,9 @@ from typing import Any
 from .devices import DEVICES, Device
 
 _TEXTS = ("name", "product")
-_MAY_BE_ZERO = ("idle_power_watts", "launch_s", "per_sequence_s", "per_token_s", "per_prefill_s", "fp32_flops_per_s")
+_MAY_BE_ZERO = {
+    "idle_power_watts", "launch_s", "per_sequence_s", *(field.name for field in fields(Device) if field.default == 0),
+}  # fmt: skip
 
 _MAY_BE_NAN = ("power_limit_watts", "idle_power_watts")  # what is not known is not drawn
 
