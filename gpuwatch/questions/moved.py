@@ -49,11 +49,29 @@ def length_shift(w: Window) -> LengthShift | None:
     return shift or _from_mean(w, "outputs", "output_tokens_mean", w.maybe(output_tokens_mean))
 
 
-def _from_requests(w: Window) -> LengthShift | None:
+def length_shift_by(w: Window, latest: float) -> LengthShift | None:
+    """The same, no later than `latest` (unix seconds): what set something off came before it.
+
+    Few long requests come, and in bunches: the likeliest change of ten minutes may be a later bunch. Then what had come
+    by `latest` must show a change by itself.
+    """
+    shift = w.maybe(length_shift)
+    if shift is None or shift.at <= latest:
+        return shift
+    try:
+        return _from_requests(w, latest)
+    except Missing:
+        return None
+
+
+def _from_requests(w: Window, latest: float = math.inf) -> LengthShift | None:
     limit = w.once(long_tokens)
     since = max(w.now - SHIFT_SPAN_S, w.history.first_seen_at)
-    times, lengths = w.history.arrivals.window(since, w.now)
-    n = math.ceil(w.now - since)
+    until = min(w.now, latest)
+    times, lengths = w.history.arrivals.window(since, until)
+    n = math.ceil(until - since)
+    if n < 1:
+        return None
     second = np.minimum((times - since).astype(int), n - 1)
     long = lengths >= limit
     if long.sum() < 3:
@@ -69,7 +87,7 @@ def _from_requests(w: Window) -> LengthShift | None:
     if float(lengths[after & long].sum()) < LONG_TOKENS_SHARE * tokens_after:
         return None
     # The queue hides young arrivals from the live table: the engine's own count, where it has one, is the denominator.
-    arrived = max(float(after.sum()), _arrived_since(w, since + found.cell))
+    arrived = max(float(after.sum()), _arrived_since(w, since + found.cell, until))
     return LengthShift(
         since + found.cell,
         "prompts",
@@ -81,12 +99,13 @@ def _from_requests(w: Window) -> LengthShift | None:
     )
 
 
-def _arrived_since(w: Window, at: float) -> float:
+def _arrived_since(w: Window, at: float, until: float) -> float:
     try:
         counts = arrivals(w, min(900.0, max(2.0, math.ceil(w.now - at))))
     except Missing:
         return 0.0
-    return float(np.nansum(counts))
+    later = max(0, math.floor(w.now - until))
+    return float(np.nansum(counts[: len(counts) - later]))
 
 
 def _from_mean(w: Window, what: str, figure: str, now_tokens: float | None) -> LengthShift | None:
@@ -138,8 +157,8 @@ def trigger(w: Window, onset_at: float) -> Trigger | None:
         return Trigger(
             "traffic_surge", rise_at, (w.evidence("arrival_rate_per_second", rise.after, rise.before, "was", 300),)
         )
-    shift = w.maybe(length_shift)
-    if shift is not None and shift.at <= onset_at + 15:
+    shift = length_shift_by(w, onset_at + 15)
+    if shift is not None:
         return Trigger("length_shift", shift.at, _shift_evidence(w, shift))
     blamed = [e for e in changes(w, onset_at) if e.at <= onset_at + 5]
     if blamed:
