@@ -235,6 +235,7 @@ class Desk:
             "batches": watch.counts["dropped_batches"],
             "pipelines_begun_anew": watch.counts["restarted_pipelines"],
             "subjects": watch.pipeline.cut,
+            "rules_that_failed": float(sum(watch.pipeline.failed_rules.values())),
             "calls_not_recorded": journal["failed_calls"],
             "journal_segments": journal["cut_segments"],
             "journal_torn": journal["torn_tails"] + journal["unreadable"],

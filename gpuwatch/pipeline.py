@@ -67,6 +67,7 @@ class Pipeline:
         self.blind: tuple[Blind, ...] = ()
         self.now = -math.inf
         self.cut = 0
+        self.failed_rules: dict[str, int] = {}  # rule -> ticks that it could not judge for a fault of its own
         self._judged: dict[str, Judged] = {}
 
     # --- the one call --------------------------------------------------------------------------------------------
@@ -226,6 +227,10 @@ class Pipeline:
                 finding = rule.check(w, self.params[stem])
             except Missing as e:
                 blind.append(Blind(stem, (f"{e.signal}: {e.why}",), rule.opens_eyes, key))
+                continue
+            except Exception as e:
+                self.failed_rules[stem] = self.failed_rules.get(stem, 0) + 1
+                blind.append(Blind(stem, (f"the rule failed: {type(e).__name__}: {e}"[:200],), "report this", key))
                 continue
             if finding is not None:
                 found.append(finding)

@@ -185,3 +185,20 @@ def test_nothing_that_a_source_shows_stops_the_pipeline(seed, sees):
     msgspec.json.decode(to_json(verdict))
     assert text(verdict).isascii() or "\x1b" not in text(verdict)
     Pipeline.restore(None, world.pipeline.snapshot())
+
+
+def test_a_rule_that_fails_is_blind_and_silences_nobody():
+    """A fault in one rule is said and counted; the others judge on."""
+    world = World()
+
+    def broken(_w: object, _p: object) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    rule = world.pipeline.rules["overload"]
+    world.pipeline.rules["overload"] = msgspec.structs.replace(rule, check=broken)
+    ticks = world.run(3, req_running=1.0)
+    assert ticks[-1].states
+    assert [b.missing for b in ticks[-1].blind if b.rule == "overload"] == [
+        ("the rule failed: ZeroDivisionError: division by zero",)
+    ]
+    assert world.pipeline.failed_rules == {"overload": 3}
