@@ -40,13 +40,21 @@ def deviations(run: Run) -> tuple[str, ...]:
     low, high = expect["between_s"]
     if not low <= found.detected_s <= high:
         out.append(f"found at {found.detected_s:.0f} s instead of {low:.0f}–{high:.0f} s")
-    began_s = run.truth.onset_s if run.truth and not math.isnan(run.truth.onset_s) else expect.get("onset_s")
-    if began_s is not None and abs(found.onset_s - began_s) > ONSET_TOLERANCE_S:
-        out.append(f"onset at {found.onset_s:.0f} s instead of {began_s:.0f} ± {ONSET_TOLERANCE_S:.0f} s")
+    low, high = _onset_between(run)
+    if not low <= found.onset_s <= high:
+        out.append(f"onset at {found.onset_s:.0f} s instead of {low:.0f}–{high:.0f} s")
     extra = sorted(set(found.symptoms) - set(expect.get("symptoms", ())))
     if extra:
         out.append(f"symptom {', '.join(extra)} is not allowed")
     return tuple(out)
+
+
+def _onset_between(run: Run) -> tuple[float, float]:
+    """Not before the demand changed, and not after the mechanism has begun; both with a tolerance."""
+    stated = expectation(run.case.stem).get("onset_s", math.nan)
+    known = run.truth.onset_s if run.truth else math.nan
+    ends = [at for at in (stated, known) if not math.isnan(at)] or [-math.inf, math.inf]
+    return min(ends) - ONSET_TOLERANCE_S, max(ends) + ONSET_TOLERANCE_S
 
 
 def is_harmful(run: Run) -> bool:

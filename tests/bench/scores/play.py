@@ -6,6 +6,7 @@ import io
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import BinaryIO
 
 from engine_shim.simulation import simulate
 from gpuwatch.config import Config
@@ -57,10 +58,10 @@ def world_of(case: Case) -> bytes:
     return out.getvalue()
 
 
-def judged(stream: bytes, watch: Callable[[Tick], None] | None = None) -> Pipeline:
+def judged(stream: BinaryIO, watch: Callable[[Tick], None] | None = None) -> Pipeline:
     """A pipeline that has seen the whole stream; `watch` hears of each second."""
     pipeline = Pipeline(Config())
-    for now, batches in calls(read_capture(io.BytesIO(stream))):
+    for now, batches in calls(read_capture(stream)):
         tick = pipeline.step(*quantized(now, batches))
         if watch is not None:
             watch(tick)
@@ -80,7 +81,7 @@ def run(case: Case) -> Run:
         nonlocal pages
         pages += sum(t.kind in ("opened", "worsened") and t.incident.severity == "page" for t in tick.transitions)
 
-    verdict = judged(stream, count).verdict()
+    verdict = judged(io.BytesIO(stream), count).verdict()
     expect = expectation(case.stem)
     known = truth(stream, expect["class"], expect.get("onset_s", math.nan)) if case.mode == "full" else None
     return Run(case, seen(verdict, start), pages, known, tuple(sorted({b.rule for b in verdict.blind})))

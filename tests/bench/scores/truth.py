@@ -1,9 +1,9 @@
 """What really happened in a run, read from the engine's own records in the world stream and not from the agent.
 
 `late` counts requests whose first token took longer than the objective, those that wait so long at the end included.
-`onset_s` is when the mechanism of the expected class began to act, `shown_s` from when on it can be told from anything else
-(after the first whole swing of the batch; else the same): the point from which the time to detection counts. Both are seconds
-from the start.
+`onset_s` is when the mechanism of the expected class began to act; `shown_s` from when on it can be told (after the first whole
+swing of the batch; once the queue exceeds two seconds of service), the point from which the time to detection counts. Both are
+seconds from the start.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwatch.stats import drain_refill_cycles, trailing_quantile
+from gpuwatch.stats import Cycle, drain_refill_cycles, trailing_quantile
 
 OBJECTIVE_S = 1.0
 SHALLOW = (0.9, 0.75)
+TOGETHER_S = 75.0  # cycles further apart belong to different episodes
 DEMAND = ("overload", "traffic_surge")
 _FIELDS = (
     "running", "waiting", "kv_used_blocks", "kv_total_blocks", "finished_total", "arrived_total", "head_wait_seconds",
@@ -112,23 +113,27 @@ def _onset(s: dict[str, Floats], expected: str, hint_s: float) -> tuple[float, f
     if expected == "batch_thrashing":
         return _first_swing(s, hint_s)
     if expected in DEMAND:
-        began_s = _beyond_service(s, hint_s)
-    elif expected == "long_context_kv_pressure":
+        shown_s = _beyond_service(s, hint_s)
+        return _queue_began(s, shown_s), shown_s, math.nan
+    if expected == "long_context_kv_pressure":
         began_s = _full_pool(s, hint_s)
-    else:
-        began_s = hint_s
-    return began_s, began_s, math.nan
+        return began_s, began_s, math.nan
+    return hint_s, hint_s, math.nan
 
 
 def _first_swing(s: dict[str, Floats], hint_s: float) -> tuple[float, float, float]:
-    """When the batch began to drain and when it had refilled, for the first time while requests waited."""
+    """When the batch began to drain and when it had refilled, for the first of at least three cycles in a row."""
     reference = trailing_quantile(s["running"], 60, 0.9)
     for marks in ((0.7, 0.45), SHALLOW):
         cycles, _ = drain_refill_cycles(s["running"], s["waiting"], reference, *marks)
-        cycles = [c for c in cycles if c.refilled >= hint_s - 20] if not math.isnan(hint_s) else cycles
-        if len(cycles) >= 3:
-            period_s = float(np.median(np.diff([c.trough for c in cycles])))
-            return float(cycles[0].fell), float(cycles[0].refilled + 1), period_s
+        row: list[Cycle] = []
+        for cycle in cycles:
+            if cycle.refilled < hint_s - 20:
+                continue
+            row = [*row, cycle] if row and cycle.fell - row[-1].refilled <= TOGETHER_S else [cycle]
+            if len(row) >= 3:
+                period_s = float(np.median(np.diff([c.trough for c in row])))
+                return float(row[0].fell), float(row[0].refilled + 1), period_s
     return math.nan, math.nan, math.nan
 
 
@@ -140,6 +145,17 @@ def _beyond_service(s: dict[str, Floats], hint_s: float) -> float:
         if beyond[at : at + 10].all() and s["waiting"][at + 10] > s["waiting"][at]:
             return float(at + 1)
     return math.nan
+
+
+def _queue_began(s: dict[str, Floats], shown_s: float) -> float:
+    """Since when the queue of that moment has not been as good as empty for five seconds."""
+    if math.isnan(shown_s):
+        return math.nan
+    small = s["waiting"] <= max(1.0, 0.1 * s["waiting"][int(shown_s) - 1])
+    for at in range(int(shown_s) - 1, 4, -1):
+        if small[at - 5 : at].all():
+            return float(at)
+    return 0.0
 
 
 def _per_second(counter: Floats, span: int) -> Floats:
