@@ -25,14 +25,15 @@ ActionKind = Literal[
 ]  # fmt: skip
 
 STAGES = (
-    "gateway", "receive", "preprocess", "queue", "prefill", "decode", "requeue", "postprocess", "client", "request",
+    "gateway", "receive", "preprocess", "queue", "prefill", "transfer", "decode", "requeue", "postprocess", "client",
+    "request",
 )  # fmt: skip
 """Stages of a request, in the order of its life; `request` is the whole. A span's stage code is an index into this."""
 
 OUTCOMES = ("", "stop", "length", "abort", "error", "rejected")
 """How a request ended; a span's outcome code is an index into this."""
 
-LIVE_STAGES = {1: "queue", 2: "prefill", 3: "decode", 4: "requeue"}
+LIVE_STAGES = {1: "queue", 2: "prefill", 3: "decode", 4: "requeue", 6: "transfer"}
 """Stage codes of the live request table (docs/ring.md)."""
 
 

@@ -22,6 +22,7 @@ DIALECT = Dialect(
         "kv_cached_ratio": take("kv_cached_ratio", across="max"),
         "kv_reserved_unused_ratio": take("kv_reserved_unused_ratio", across="max"),
         "kv_internal_fragmentation_ratio": take("kv_internal_fragmentation_ratio", across="max"),
+        "kv_external_fragmentation_ratio": take("kv_external_fragmentation_ratio", across="max"),  # contiguous pools only
         "prefix_query_tokens_total": take("prefix_cache_queries_tokens_total"),
         "prefix_hit_tokens_total": take("prefix_cache_hits_tokens_total"),
         "prompt_tokens_total": take("prompt_tokens_total"),
@@ -51,7 +52,6 @@ DIALECT = Dialect(
         "head_need_blocks": "in the step ring only",
         "admission_stop_reason": "in the step ring only",
         "kv_used_blocks": "in the step ring only; the page has the ratio",
-        "kv_external_fragmentation_ratio": "zero by construction in a paged pool",
         "prefix_hit_ratio": "the two counters say it over any window",
         "step_seconds": "a histogram here (shim:step_seconds); single steps are in the step ring",
         "step_prefill_tokens": "in the step ring only",
