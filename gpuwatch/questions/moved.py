@@ -52,11 +52,11 @@ def length_shift(w: Window) -> LengthShift | None:
 def length_shift_by(w: Window, latest: float) -> LengthShift | None:
     """The same, no later than `latest` (unix seconds): what set something off came before it.
 
-    Few long requests come, and in bunches: the likeliest change of ten minutes may be a later bunch. Then what had come
-    by `latest` must show a change by itself.
+    Few long requests come, and in bunches: the likeliest change of ten minutes may be a later bunch, or a calm may hide
+    the first one. Then what had come by `latest` must show a change by itself.
     """
     shift = w.maybe(length_shift)
-    if shift is None or shift.at <= latest:
+    if shift is not None and shift.at <= latest:
         return shift
     try:
         return _from_requests(w, latest)
