@@ -65,7 +65,9 @@ def _check_disaggregation(settings: EngineSettings) -> None:
         if not 0 <= getattr(settings, key) <= MOST_DEVICES:
             raise ValueError(f"{key} must be between 0 and {MOST_DEVICES}, not {getattr(settings, key)}")
     if not 1e3 <= settings.kv_transfer_bytes_per_s <= 1e15:
-        raise ValueError(f"kv_transfer_bytes_per_s must be between 1e3 and 1e15, not {settings.kv_transfer_bytes_per_s}")
+        raise ValueError(
+            f"kv_transfer_bytes_per_s must be between 1e3 and 1e15, not {settings.kv_transfer_bytes_per_s}"
+        )
     if not 0 <= settings.kv_transfer_latency_s <= 60:
         raise ValueError(f"kv_transfer_latency_s must be between 0 and 60, not {settings.kv_transfer_latency_s}")
     if bool(settings.prefill_devices) != bool(settings.decode_devices):

@@ -42,7 +42,9 @@ class Priority(Fifo):
     def outranked(self, head: Request, running: Sequence[Request]) -> list[Request]:
         """Requests of a lower class and a higher rank, the highest first; of equals the one admitted last."""
         own = self.rank(head)
-        lower = [request for request in reversed(running) if request.priority > head.priority and self.rank(request) > own]
+        lower = [
+            request for request in reversed(running) if request.priority > head.priority and self.rank(request) > own
+        ]
         return sorted(lower, key=self.rank, reverse=True)
 
     def split_prefills(self, prefilling: list[Request], queue: WaitingQueue) -> tuple[list[Request], list[Request]]:

@@ -22,7 +22,7 @@ DIALECT = Dialect(
         "kv_cached_ratio": take("kv_cached_ratio", across="max"),
         "kv_reserved_unused_ratio": take("kv_reserved_unused_ratio", across="max"),
         "kv_internal_fragmentation_ratio": take("kv_internal_fragmentation_ratio", across="max"),
-        "kv_external_fragmentation_ratio": take("kv_external_fragmentation_ratio", across="max"),  # contiguous pools only
+        "kv_external_fragmentation_ratio": take("kv_external_fragmentation_ratio", across="max"),
         "prefix_query_tokens_total": take("prefix_cache_queries_tokens_total"),
         "prefix_hit_tokens_total": take("prefix_cache_hits_tokens_total"),
         "prompt_tokens_total": take("prompt_tokens_total"),
