@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from heapq import heappop, heappush
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,7 +22,7 @@ from .clock import VirtualClock
 from .engine import Engine, OpenStep, RequestRejected
 from .faults import FOREVER, Fault, Faults
 from .fused import Stretch, decode_stretch
-from .request import Request
+from .request import Request, Stage
 from .runners.model import NO_WORK, ModelRunner
 from .step_extras import step_fields
 
@@ -56,7 +57,10 @@ class Observer(Protocol):
 
 
 class Arrivals(Protocol):
-    """A source of requests that may learn from what has finished (closed loops). A plain iterator will do otherwise."""
+    """A source of requests that may learn from what has finished (closed loops). A plain iterator will do otherwise.
+
+    Where clients give up it also has `next_leave() -> float`, when the next one does, and `leaving(now) -> ids`.
+    """
 
     reacts: bool  # whether a request that finishes may bring another one sooner than `peek` says
 
@@ -75,7 +79,7 @@ def play(
     *,
     until: float,
     observer: Observer,
-    faults: Sequence[Fault] = (),
+    faults: Sequence[Fault] | Faults = (),
     poll_s: float = 1.0,
     fuse: bool = True,
 ) -> None:
@@ -85,7 +89,8 @@ def play(
     decode steps are computed at once. Requests that arrive while the engine is down are refused: they never reach it,
     and `telemetry.finished` gets them with finish_reason `error`.
     """
-    Player(engine, arrivals, until, observer, Faults(faults), poll_s, fuse).run()
+    whole = faults if isinstance(faults, Faults) else Faults(faults)
+    Player(engine, arrivals, until, observer, whole, poll_s, fuse).run()
 
 
 class Player:
@@ -105,35 +110,39 @@ class Player:
             raise ValueError("play needs an engine with a VirtualClock")
         self._engine = engine
         self._clock = engine.clock
-        self._intake = Intake(OneAhead(arrivals) if isinstance(arrivals, Iterator) else arrivals, engine)
+        self._intake = Intake(OneAhead(arrivals) if isinstance(arrivals, Iterator) else arrivals, engine, faults)
         self._until = until
         self._observer = observer
         self._faults = faults
         self._poll_s = poll_s
-        self._fuse = fuse
+        self._fuse = fuse and not self._intake.impatient
         self._log = StepLog(engine.runner, observer, step_fields(engine.settings))
         self._start = self._clock.now()
         self._polls = 1
         self._next_poll = self._start + poll_s
         self._up_at = FOREVER  # when an engine that is down starts again
+        self._try_s = FOREVER  # how long each of its starts takes before it fails
+        self._next_try = FOREVER
 
     def run(self) -> None:
         """Until the end."""
-        while self._clock.now() < self._until:
+        while (now := self._clock.now()) < self._until:
+            if now >= self._faults.due:
+                self._act(now)
             self._intake.deliver()
             if not self._engine.up:
-                self._wait(min(self._up_at, self._intake.peek()))
-                if self._clock.now() >= self._up_at:
-                    self._restart()
+                self._wait(min(self._up_at, self._next_try, self._intake.peek()))
+                self._start_again()
             elif not self._run_stretch():
                 self._run_step()
         self._log.flush()
 
     def _run_stretch(self) -> bool:
         now = self._clock.now()
-        if not self._fuse or self._intake.followed or self._faults.speed(now) != 1.0:
+        if not self._fuse or self._intake.followed or self._faults.step_by_step(now):
             return False
-        ends_by = min(self._next_poll, self._until, self._faults.next_outage(), self._faults.next_edge(now))
+        faults = self._faults
+        ends_by = min(self._next_poll, self._until, faults.next_outage(), faults.next_edge(now), faults.due)
         stretch = decode_stretch(self._engine, self._clock, self._intake, ends_by)
         if stretch is None:
             return False
@@ -143,15 +152,16 @@ class Player:
     def _run_step(self) -> None:
         open_step = self._engine.begin()
         if open_step is None:
-            self._wait(self._intake.peek())
+            self._wait(min(self._intake.peek(), self._faults.wakes_at(self._engine, self._clock.now())))
             return
         begun, plan = self._clock.now(), open_step.plan
         if plan.decode or plan.prefill:
             tokens, seconds = self._engine.runner.run(plan)
             work = self._engine.runner.work
         else:
-            tokens, seconds, work = [], EMPTY_STEP_S if self._engine.scheduler.waiting else 0.0, NO_WORK
-        end = self._faults.step_end(begun, seconds)
+            scheduler = self._engine.scheduler
+            tokens, seconds, work = [], EMPTY_STEP_S if scheduler.waiting or scheduler.running else 0.0, NO_WORK
+        end = self._faults.end_of(begun, seconds, plan, self._engine.settings, work[-1])
         if not self._pass_time(end, open_step, work):
             return
         self._engine.complete(tokens)
@@ -177,7 +187,7 @@ class Player:
 
     def _wait(self, end: float) -> None:
         """Let the idle time pass until `end`, or until something else happens."""
-        stop = min(end, self._until, self._faults.next_outage())
+        stop = min(end, self._until, self._faults.next_outage(), max(self._faults.due, self._clock.now()))
         while self._next_poll <= stop:
             self._poll()
         self._clock.advance_to(max(stop, self._clock.now()))
@@ -192,16 +202,29 @@ class Player:
         self._polls += 1
         self._next_poll = self._start + self._polls * self._poll_s
 
+    def _act(self, now: float) -> None:
+        """Conditions change: what was done under the old ones is told first."""
+        self._log.flush()
+        self._faults.act(self._engine, now)
+
     def _crash(self) -> None:
         outage = self._faults.take_outage()
         if not self._engine.up:
             return  # it is down already
         self._log.flush()
         self._engine.crash()
-        self._up_at = self._clock.now() + outage.down_s
+        self._up_at, self._try_s = self._clock.now() + outage.down_s, outage.try_s
+        self._next_try = self._clock.now() + outage.try_s
         self._observer.event("down", self._clock.now(), {"cause": outage.kind, "down_s": outage.down_s})
 
-    def _restart(self) -> None:
+    def _start_again(self) -> None:
+        """Start the engine, or see a start fail, if it is time."""
+        now = self._clock.now()
+        if now < self._up_at:
+            if now >= self._next_try:
+                self._next_try = now + self._try_s
+                self._observer.event("failed_start", now, {"epoch": self._engine.epoch})
+            return
         self._up_at = FOREVER
         self._engine.start()
         self._observer.event("up", self._clock.now(), {"epoch": self._engine.epoch})
@@ -210,27 +233,58 @@ class Player:
 class Intake:
     """Hands the engine what arrives: fused.Incoming."""
 
-    def __init__(self, arrivals: Arrivals, engine: Engine) -> None:
+    def __init__(self, arrivals: Arrivals, engine: Engine, faults: Faults) -> None:
         self._arrivals = arrivals
         self._engine = engine
+        self._faults = faults
         self.reacts = getattr(arrivals, "reacts", True)
-        self.peek = arrivals.peek
+        self.impatient = getattr(arrivals, "impatient", False)  # whether clients give up
+        self._on_the_way: list[tuple[float, int, Request]] = []  # a heap: in the front end, until when
+        self._entered = 0
         self.followed = False  # whether somebody looks at single tokens of a request that has come
+        if not (self.impatient or faults.front_end.acts):
+            self.peek = arrivals.peek  # type: ignore[method-assign]
+
+    def peek(self) -> float:
+        """When the engine has mail next."""
+        at = self._arrivals.peek()
+        if self.impatient:
+            at = min(at, self._arrivals.next_leave())  # type: ignore[attr-defined]
+        return min(at, self._on_the_way[0][0]) if self._on_the_way else at
 
     def deliver(self) -> None:
-        """Hand over what has arrived by now."""
+        """Hand over what has arrived by now, and say who has gone."""
         now = self._engine.clock.now()
-        while self.peek() <= now:
+        while self._arrivals.peek() <= now:
             request = self._arrivals.take()
             if request.prompt or request.listener is not None:
                 self.followed = True
-            if not self._engine.up:
-                request.finish_reason = "error"
-                request.finished_at = now
-                self._engine.telemetry.finished(request)
-                continue
-            with suppress(RequestRejected):  # counted and reported by the engine
-                self._engine.add(request)
+            at = self._faults.passed_at(request, request.arrived_at) if self._engine.up else now
+            if at > now:
+                self._entered += 1
+                heappush(self._on_the_way, (at, self._entered, request))
+            else:
+                self._hand_in(request, now)
+        while self._on_the_way and self._on_the_way[0][0] <= now:
+            at, _, request = heappop(self._on_the_way)
+            request.stages.append((Stage.RECEIVED, request.arrived_at, at))
+            self._hand_in(request, now)
+        if self.impatient:
+            self._abort_leaving(now)
+
+    def _hand_in(self, request: Request, now: float) -> None:
+        if not self._engine.up:
+            request.finish_reason = "error"
+            request.finished_at = now
+            self._engine.telemetry.finished(request)
+            return
+        with suppress(RequestRejected):  # counted and reported by the engine
+            self._engine.add(request)
+
+    def _abort_leaving(self, now: float) -> None:
+        for request_id in self._arrivals.leaving(now):  # type: ignore[attr-defined]
+            if not self._faults.loses_abort(now):
+                self._engine.abort(request_id)
 
 
 class OneAhead:

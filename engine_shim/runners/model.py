@@ -8,7 +8,7 @@ Per GPU of a tensor-parallel engine, for a step of `tokens` tokens of which `sam
   for prefills, KV written, and activations (estimated at 10 · hidden + 4 · intermediate values per layer and token);
 - busy = max(matmul / achieved + attention / achieved, bytes / achieved) + tensor-parallel all-reduces, two per layer;
 - step = busy + launch overhead + host work per sequence (and, in fitted profiles, per token and per prefill chunk).
-  Clocks below the maximum slow the compute part only.
+  Clocks below the maximum slow the compute part only; what other tenants take is missing from peak and bandwidth.
 
 This is the usual lower bound for decodes, t ≥ max((weights + KV) / bandwidth, flops / peak) + launch, made equal by
 achieved shares (devices.py). What it leaves out: kernel tails at small batches, quantisation effects, expert routing.
@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from ..device_state import NORMAL, DeviceState
 from ..devices import Device
 from ..settings import EngineSettings
 from ..shapes import BYTES_PER_VALUE
@@ -60,6 +61,9 @@ class ModelRunner:
         value_bytes, kv_value_bytes = BYTES_PER_VALUE[settings.dtype], settings.kv_bytes_per_token
         self.device = device
         self.clock_ratio = 1.0  # of the maximum SM clock; a throttled device runs below 1
+        self.state = NORMAL
+        self._compute_left_ratio = 1.0  # of tenants and clock: what is left of the peak
+        self._step_factor = 1.0
         self.work: tuple[float, float, float, float] = NO_WORK  # WORK_FIELDS of the latest step
         self._peak_flops_per_s = device.flops_per_s(settings.dtype)
         self._matmul_flops_per_s = self._peak_flops_per_s * device.matmul_share
@@ -67,7 +71,7 @@ class ModelRunner:
         if settings.dtype == "fp8":  # fp8 products reach less of their peak, and attention is computed in 16 bits
             self._matmul_flops_per_s = self._peak_flops_per_s * (device.fp8_matmul_share or device.matmul_share)
             self._attention_flops_per_s = device.bf16_flops_per_s * device.attention_share
-        self._bytes_per_s = device.bandwidth_bytes_per_s * device.bandwidth_share
+        self._whole_bytes_per_s = self._bytes_per_s = device.bandwidth_bytes_per_s * device.bandwidth_share
         self._token_flops = 2.0 * shape.layers * shape.layer_parameters / gpus
         self._sample_flops = 2.0 * shape.head_parameters / gpus
         self._pair_flops = 4.0 * shape.layers * shape.heads * shape.head_dim / gpus
@@ -80,6 +84,14 @@ class ModelRunner:
         )
         self._is_fitted = bool(device.per_token_s or device.per_prefill_s)
         self._collective_s = 2 * shape.layers * _COLLECTIVE_S if gpus > 1 else 0.0
+
+    def set_state(self, state: DeviceState) -> None:
+        """From the next step on, the device is in this condition."""
+        self.state = state
+        self.clock_ratio = state.clock_ratio
+        self._compute_left_ratio = state.compute_left_ratio
+        self._bytes_per_s = self._whole_bytes_per_s * state.bandwidth_left_ratio
+        self._step_factor = state.step_factor
 
     def run(self, plan: StepPlan) -> tuple[list[int], float]:
         """Ids (all 0) and the seconds that the step takes; `work` then describes it."""
@@ -143,13 +155,13 @@ class ModelRunner:
         attention_flops = pairs * self._pair_flops
         dram_bytes = read_tokens * self._kv_token_bytes + (self._weight_bytes + tokens * self._token_bytes)
         at_full_clock_s = attention_flops / self._attention_flops_per_s + matmul_flops / self._matmul_flops_per_s
-        compute_s = at_full_clock_s / self.clock_ratio
+        compute_s = at_full_clock_s / (self.clock_ratio * self._compute_left_ratio)
         collectives_s = self._collective_s + tokens * self._collective_token_s
         busy_s = larger(compute_s, dram_bytes / self._bytes_per_s) + collectives_s
         host_s = self.device.launch_s + sequences * self.device.per_sequence_s
         if self._is_fitted:
             host_s = host_s + (tokens * self.device.per_token_s + prefills * self.device.per_prefill_s)
-        seconds = busy_s + host_s
+        seconds = (busy_s + host_s) * self._step_factor
         return (compute_s, attention_flops + matmul_flops, dram_bytes, busy_s), seconds
 
     def readings(self, work: np.ndarray, seconds: np.ndarray) -> dict[str, np.ndarray]:
@@ -157,25 +169,38 @@ class ModelRunner:
         device = self.device
         compute_s, flops, dram_bytes, busy_s = work.T
         whole_s = np.where(seconds > 0, seconds, np.inf)
+        state = self.state
         gr = np.minimum(busy_s / whole_s, 1.0)
         compute_share = np.minimum(compute_s / np.where(busy_s > 0, busy_s, 1.0), 1.0)
         occupancy = gr * (_OCCUPANCY_MEMORY + (_OCCUPANCY_COMPUTE - _OCCUPANCY_MEMORY) * compute_share)
         tensor = flops / (whole_s * self._peak_flops_per_s * self.clock_ratio)
         dram = dram_bytes / (whole_s * device.bandwidth_bytes_per_s)
+        sm = gr * _SM_SHARE_OF_BUSY
+        if state.taken_sm_ratio or state.taken_dram_ratio:  # a monitor of the device sees all tenants at once
+            gr = np.maximum(gr, max(state.taken_sm_ratio, state.taken_dram_ratio))
+            sm = np.minimum(sm * (1.0 - state.taken_sm_ratio) + state.taken_sm_ratio, 1.0)
+            dram = np.minimum(dram + state.taken_dram_ratio * device.bandwidth_share, 1.0)
         activity = _POWER_GR * gr + (_POWER_TENSOR * tensor + _POWER_DRAM * dram) * self.clock_ratio
         watts = device.idle_power_watts + (device.power_limit_watts - device.idle_power_watts) * np.minimum(
             activity, 1.0
         )
         clock = np.full(len(seconds), device.max_sm_clock_hz * self.clock_ratio)
-        columns = (gr, gr * _SM_SHARE_OF_BUSY, occupancy, tensor, dram, dram_bytes, watts, clock)
+        columns = (gr, sm, occupancy, tensor, dram, dram_bytes, watts, clock)
         return dict(zip(READINGS, columns, strict=True))
 
     def idle_readings(self) -> dict[str, float]:
-        """What the device shows between steps."""
+        """What the device shows between steps: clocks stay up, unless its condition says otherwise."""
+        state, device = self.state, self.device
+        taken = max(state.taken_sm_ratio, state.taken_dram_ratio)
+        power_range = device.power_limit_watts - device.idle_power_watts
+        activity = _POWER_GR * taken + _POWER_DRAM * state.taken_dram_ratio + _POWER_TENSOR * state.taken_sm_ratio / 2
         return {
             **dict.fromkeys(READINGS, 0.0),
-            "power_watts": self.device.idle_power_watts,
-            "sm_clock_hertz": self.device.max_sm_clock_hz * self.clock_ratio,  # clocks stay up between steps
+            "gr_engine_active_ratio": taken,
+            "sm_active_ratio": state.taken_sm_ratio,
+            "dram_active_ratio": state.taken_dram_ratio * device.bandwidth_share,
+            "power_watts": device.idle_power_watts + power_range * min(activity, 1.0),
+            "sm_clock_hertz": device.max_sm_clock_hz * min(self.clock_ratio, state.idle_clock_ratio),
         }
 
     def hung_readings(self) -> dict[str, float]:

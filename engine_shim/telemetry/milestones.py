@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..request import Request, Stage
 
 STAGE_NAMES = {
+    Stage.RECEIVED: "preprocess",  # only where the front end keeps a request for a while
     Stage.QUEUE: "queue",
     Stage.PREFILL: "prefill",
     Stage.DECODE: "decode",

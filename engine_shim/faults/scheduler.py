@@ -1,0 +1,104 @@
+"""A scheduler in which requests may be held up by more than KV: some are deferred, others stalled by their clients.
+
+A deferred request has arrived and is not in the queue yet. A stalled one keeps its KV and gets no tokens. Both are rare,
+so the plain scheduler knows neither; an engine gets this one where a fault needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ..counters import Counters
+from ..interval import FOREVER
+from ..kv_pool import KvPool
+from ..request import Request, Stage
+from ..scheduler import Scheduler
+from ..settings import EngineSettings
+from ..step import StepPlan
+from .clients import StalledClient
+from .deferred import Gate
+
+
+class HeldUpScheduler(Scheduler):
+    """The plain scheduler with `gates` before its queue and `stalls` among its running requests."""
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        pool: KvPool,
+        counters: Counters,
+        gates: Sequence[Gate] = (),
+        stalls: Sequence[StalledClient] = (),
+    ) -> None:
+        super().__init__(settings, pool, counters)
+        self.gates = list(gates)
+        self.stalls = list(stalls)
+        self.deferred: list[Request] = []
+        self.stalled: list[Request] = []
+
+    def schedule(self, now: float) -> StepPlan:
+        """As the plain one, after looking at who is held up."""
+        self._now = now
+        self._release(now)
+        self._stall(now)
+        return super().schedule(now)
+
+    def add(self, request: Request, now: float) -> None:
+        """Queue a request, or defer it."""
+        if self._may_join(request, now):
+            super().add(request, now)
+            return
+        self.followed += bool(request.prompt) or request.listener is not None
+        request.enter(Stage.QUEUE, now)
+        self.deferred.append(request)
+
+    def finish(self, request: Request, reason: str, now: float) -> None:
+        """As the plain one, wherever the request is."""
+        for gate in self.gates:
+            gate.left(request)
+        if request in self.deferred:
+            self.deferred.remove(request)
+            self.order.enqueue(self.waiting, request, self.admission.promise_blocks(request))
+        super().finish(request, reason, now)
+
+    def requests(self) -> Iterator[Request]:
+        """The deferred ones come last."""
+        yield from super().requests()
+        yield from self.deferred
+
+    def wakes_at(self, now: float) -> float:
+        """When somebody who is held up may go on, if nothing else happens."""
+        if not self.deferred and not self.stalled:
+            return FOREVER
+        ends = (stall.until for stall in self.stalls if self.stalled)
+        opens = (gate.wakes_at(now) for gate in self.gates if self.deferred)
+        return min((*ends, *opens), default=FOREVER)
+
+    def _may_join(self, request: Request, now: float) -> bool:
+        opened = [gate.is_open(request, now) for gate in self.gates]  # each begins its work, whatever the others say
+        return all(opened)
+
+    def _release(self, now: float) -> None:
+        ready = [request for request in self.deferred if self._may_join(request, now)]
+        for request in ready:
+            self.deferred.remove(request)
+            self.order.enqueue(self.waiting, request, self.admission.promise_blocks(request))
+
+    def _stall(self, now: float) -> None:
+        acting = [stall for stall in self.stalls if stall.acts(now)]
+        for request in [r for r in self.stalled if not any(stall.holds(r) for stall in acting)]:
+            self._go_on(request)
+        for request in [r for r in self.decoding if any(stall.holds(r) for stall in acting)]:
+            self.decoding.remove(request)
+            self.context_tokens -= request.computed_tokens
+            self.stalled.append(request)
+
+    def _go_on(self, request: Request) -> None:
+        self.stalled.remove(request)
+        self.decoding.append(request)
+        self.context_tokens += request.computed_tokens
+
+    def _let_go(self, request: Request) -> None:
+        if request in self.stalled:  # the plain scheduler knows it as one that decodes
+            self._go_on(request)
+        super()._let_go(request)
