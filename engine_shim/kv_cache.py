@@ -8,6 +8,10 @@ vector of every KV head. Three ways of storing a vector:
 - in int8: each vector of a token and head is scaled so that its largest component becomes 127; the scale is a float32
   beside it, 4 bytes for `head_dim` values.
 
+A head's slots of a block lie together, so that what is gathered of a sequence is one run of keys for each head, as
+attention wants to walk through it. Slots and blocks are therefore counted per head here: `head_slots` and `head_blocks`
+turn the scheduler's numbers into these, once a step for all layers.
+
 What is read is of the weights' type again, so that attention itself computes in full precision. Zeros, not empty
 memory: padded table entries point at block 0, and a NaN there would pass any mask.
 """
@@ -26,8 +30,21 @@ FP8_MAX = 448.0
 INT8_MAX = 127.0
 
 
+def head_slots(slots: Tensor, kv_heads: int, block_tokens: int) -> Tensor:
+    """Where the vectors [rows, kv_heads] of the tokens in `slots` [rows] lie, flattened."""
+    blocks, places = slots // block_tokens, slots % block_tokens
+    heads = torch.arange(kv_heads, device=slots.device)
+    return ((blocks[:, None] * kv_heads + heads) * block_tokens + places[:, None]).flatten()
+
+
+def head_blocks(table: Tensor, kv_heads: int) -> Tensor:
+    """The rows of a block table [requests, blocks] for each head: [requests, kv_heads, blocks]."""
+    heads = torch.arange(kv_heads, device=table.device)
+    return table[:, None] * kv_heads + heads[:, None]
+
+
 class FloatStore:
-    """Vectors [blocks, block_tokens, kv_heads, head_dim] in a float type."""
+    """Vectors [blocks, kv_heads, block_tokens, head_dim] in a float type."""
 
     def __init__(self, shape: tuple[int, ...], stored: torch.dtype, computed: torch.dtype, device: str) -> None:
         self._vectors = torch.zeros(shape, dtype=stored, device=device)
@@ -42,22 +59,23 @@ class FloatStore:
         return self._vectors.nbytes
 
     def write(self, slots: Tensor, vectors: Tensor) -> None:
-        """Store `vectors` [rows, kv_heads, head_dim] at `slots` [rows]."""
+        """Store `vectors` [rows, kv_heads, head_dim] at `slots` (head_slots)."""
         if self._limit:
             vectors = vectors.clamp(-self._limit, self._limit).to(self._vectors.dtype).view(torch.uint8)
-        self._raw.view(-1, *self._raw.shape[2:])[slots] = vectors.to(self._raw.dtype)
+        size = self._raw.shape[-1]
+        self._raw.view(-1, size).index_copy_(0, slots, vectors.reshape(-1, size).to(self._raw.dtype))
 
     def read(self, table: Tensor) -> Tensor:
-        """The vectors of each sequence whose blocks are a row of `table`: [requests, kv_heads, keys, head_dim]."""
+        """The vectors of each sequence of `table` (head_blocks): [requests, kv_heads, keys, head_dim]."""
         # index_select copies whole blocks; plain indexing does the same six times slower on a CPU.
-        blocks = self._raw.index_select(0, table.flatten())
+        blocks = self._raw.flatten(0, 1).index_select(0, table.flatten())
         if self._limit:
             blocks = blocks.view(self._vectors.dtype)
-        return _by_head(blocks.to(self._computed), len(table))
+        return _sequences(blocks.to(self._computed), table)
 
 
 class Int8Store:
-    """Vectors [blocks, block_tokens, kv_heads, head_dim] in int8 with a scale for each token and head."""
+    """Vectors [blocks, kv_heads, block_tokens, head_dim] in int8 with a scale for each token and head."""
 
     def __init__(self, shape: tuple[int, ...], computed: torch.dtype, device: str) -> None:
         self._vectors = torch.zeros(shape, dtype=torch.int8, device=device)
@@ -75,14 +93,15 @@ class Int8Store:
         scales = vectors.abs().amax(dim=-1, keepdim=True) / INT8_MAX
         # A vector of zeros has scale 0; it must not become NaN.
         quantized = (vectors / scales.clamp(min=torch.finfo(torch.float32).tiny)).round_()
-        self._vectors.view(-1, *self._vectors.shape[2:])[slots] = quantized.to(torch.int8)
-        self._scales.view(-1, *self._scales.shape[2:])[slots] = scales
+        size = self._vectors.shape[-1]
+        self._vectors.view(-1, size).index_copy_(0, slots, quantized.to(torch.int8).view(-1, size))
+        self._scales.view(-1, 1).index_copy_(0, slots, scales.view(-1, 1))
 
     def read(self, table: Tensor) -> Tensor:
         """See FloatStore."""
         index = table.flatten()
-        blocks = self._vectors.index_select(0, index).to(self._computed)
-        return _by_head(blocks * self._scales.index_select(0, index).to(self._computed), len(table))
+        blocks = self._vectors.flatten(0, 1).index_select(0, index).to(self._computed)
+        return _sequences(blocks * self._scales.flatten(0, 1).index_select(0, index).to(self._computed), table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +129,7 @@ def new_kv_cache(
     config: LlamaConfig, blocks: int, block_tokens: int, dtype: torch.dtype, device: str, kv_type: str = ""
 ) -> KvCache:
     """An empty pool for a model that computes in `dtype`. `kv_type`: a key of KV_TYPES or int8; the dtype if empty."""
-    shape = (blocks, block_tokens, config.kv_heads, config.head_dim)
+    shape = (blocks, config.kv_heads, block_tokens, config.head_dim)
     kv_type = kv_type or next(name for name, known in KV_TYPES.items() if known == dtype)
 
     def store() -> FloatStore | Int8Store:
@@ -121,5 +140,6 @@ def new_kv_cache(
     return KvCache(kv_type, tuple(LayerCache(store(), store()) for _ in range(config.layers)))
 
 
-def _by_head(blocks: Tensor, requests: int) -> Tensor:
-    return blocks.view(requests, -1, *blocks.shape[2:]).transpose(1, 2)
+def _sequences(blocks: Tensor, table: Tensor) -> Tensor:
+    requests, kv_heads, _ = table.shape
+    return blocks.view(requests, kv_heads, -1, blocks.shape[-1])

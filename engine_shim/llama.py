@@ -70,7 +70,7 @@ class AttentionGroup:
     first: int
     requests: int
     queries: int
-    table: Tensor  # [requests, blocks], padded with block 0
+    table: Tensor  # [requests, kv_heads, blocks]: kv_cache.head_blocks, padded with block 0
     mask: Tensor  # [requests, 1, queries, keys], 0 where a query may look, else −∞
 
 
@@ -81,7 +81,7 @@ class TokenBatch:
     ids: Tensor  # [rows]
     positions: Tensor  # [rows]
     longest: int  # every position is below it
-    slots: Tensor  # [rows]
+    slots: Tensor  # kv_cache.head_slots of the rows
     groups: list[AttentionGroup]
     sampled_rows: Tensor  # rows whose logits are wanted
 

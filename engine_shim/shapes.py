@@ -93,6 +93,7 @@ SHAPES = {
         Shape("8b", 32, 4096, 32, 8, 128, 14_336, 128_256),  # Llama 3 8B
         Shape("13b", 40, 5120, 40, 40, 128, 13_824, 32_000),  # Llama 2 13B: no grouped queries, 6 × the KV of 7b
         Shape("70b", 80, 8192, 64, 8, 128, 28_672, 128_256),  # Llama 3 70B
+        Shape("100m", 12, 768, 12, 4, 64, 2048, 32_000, tied_embeddings=True),  # small enough to measure on a CPU
     )
 }
 

@@ -12,7 +12,8 @@ import math
 import torch
 from torch import Tensor
 
-from engine_shim.llama import AttentionGroup, TokenBatch
+from engine_shim.kv_cache import head_blocks, head_slots
+from engine_shim.llama import AttentionGroup, Llama, TokenBatch
 from engine_shim.request import Request
 from engine_shim.step import StepPlan
 
@@ -25,12 +26,9 @@ UNLIMITED = 1 << 62
 SMALLEST_BUCKET_BLOCKS = 32
 
 
-def build_batch(plan: StepPlan, block_tokens: int, device: torch.device, dtype: torch.dtype) -> TokenBatch:
-    """Tensors for `plan`, for a model that computes in `dtype`.
-
-    Every request must hold blocks for all positions that are computed.
-    """
-    return _BatchBuilder(block_tokens, device, dtype).build(plan)
+def build_batch(plan: StepPlan, block_tokens: int, model: Llama) -> TokenBatch:
+    """Tensors for `plan`. Every request must hold blocks for all positions that are computed."""
+    return _BatchBuilder(block_tokens, model).build(plan)
 
 
 def completes_prefill(request: Request, chunk_tokens: int) -> bool:
@@ -44,11 +42,12 @@ def _bucket(request: Request, block_tokens: int) -> int:
 
 
 class _BatchBuilder:
-    def __init__(self, block_tokens: int, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, block_tokens: int, model: Llama) -> None:
         self._block_tokens = block_tokens
-        self._device = device
+        self._kv_heads = model.config.kv_heads
+        self._device = device = model.device
         self._gather_tokens = CPU_GATHER_TOKENS if device.type == "cpu" else UNLIMITED
-        self._dtype = dtype
+        self._dtype = model.dtype
         self._rows = 0
         self._longest = 0
         self._ids: list[int] = []
@@ -77,7 +76,7 @@ class _BatchBuilder:
             ids=self._tensor(self._ids),
             positions=torch.cat(self._positions),
             longest=self._longest,
-            slots=torch.cat(self._slots),
+            slots=head_slots(torch.cat(self._slots), self._kv_heads, self._block_tokens),
             groups=self._groups,
             sampled_rows=self._tensor(sampled),
         )
@@ -109,7 +108,7 @@ class _BatchBuilder:
         hidden = (keys > positions[:, :, None])[:, None]
         mask = torch.zeros(hidden.shape, dtype=self._dtype, device=self._device).masked_fill_(hidden, -math.inf)
         self._longest = max(self._longest, len(keys))
-        self._groups.append(AttentionGroup(self._rows, requests, queries, table, mask))
+        self._groups.append(AttentionGroup(self._rows, requests, queries, head_blocks(table, self._kv_heads), mask))
         blocks = table.gather(1, positions // self._block_tokens)
         self._positions.append(positions.flatten())
         self._slots.append((blocks * self._block_tokens + positions % self._block_tokens).flatten())

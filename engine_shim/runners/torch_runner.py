@@ -46,8 +46,7 @@ class TorchRunner:
     def logits(self, plan: StepPlan) -> torch.Tensor:
         """Next-token logits of the requests that `run` would sample for, float32 [requests, vocab]."""
         with torch.inference_mode():
-            batch = build_batch(plan, self._block_tokens, self.model.device, self.model.dtype)
-            return self.model.logits(batch, self._kv_cache)
+            return self.model.logits(build_batch(plan, self._block_tokens, self.model), self._kv_cache)
 
 
 def _wish(request: Request) -> Sampling:

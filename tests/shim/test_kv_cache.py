@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from engine_shim.clock import VirtualClock
 from engine_shim.engine import Engine
-from engine_shim.kv_cache import FP8_MAX, KV_TYPES, FloatStore, Int8Store, new_kv_cache
+from engine_shim.kv_cache import FP8_MAX, KV_TYPES, FloatStore, Int8Store, head_blocks, head_slots, new_kv_cache
 from engine_shim.llama_config import config_of
 from engine_shim.request import Request
 from engine_shim.runners.torch_runner import TorchRunner
@@ -19,15 +19,15 @@ from engine_shim.step import StepPlan
 from engine_shim.weights import seeded
 from tests.shim.playing import Transcript, request, run_all
 
-SHAPE = (6, 4, 2, 8)  # blocks, block_tokens, kv_heads, head_dim
+SHAPE = (6, 2, 4, 8)  # blocks, kv_heads, block_tokens, head_dim
 F32 = torch.float32
 
 
 def round_trip(store: FloatStore | Int8Store, vectors: torch.Tensor) -> torch.Tensor:
     """Write 8 tokens over blocks 5 and 2 and read that sequence back: [8, heads, head_dim]."""
     slots = torch.tensor([20, 21, 22, 23, 8, 9, 10, 11])
-    store.write(slots, vectors)
-    return store.read(torch.tensor([[5, 2]]))[0].transpose(0, 1)
+    store.write(head_slots(slots, 2, 4), vectors)
+    return store.read(head_blocks(torch.tensor([[5, 2]]), 2))[0].transpose(0, 1)
 
 
 @settings(max_examples=40, deadline=None)
