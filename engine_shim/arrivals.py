@@ -14,6 +14,7 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
+from .impatience import Impatience
 from .request import Request
 from .streams import Stream
 
@@ -144,25 +145,67 @@ class Demand:
         self._start = start
         self._sources = [_Source(s, r, pool_tokens, seed) for s, r in zip(streams, rates_per_s, strict=True)]
         self._closed: dict[Request, _Source] = {}
-        self.reacts = any(stream.arrivals == "closed" for stream in streams)  # see simulate.Arrivals
+        self._impatience = Impatience()
+        self.impatient = any(s.abort_after_s < math.inf or s.retry is not None for s in streams)  # clients give up
+        self.reacts = self.impatient or any(stream.arrivals == "closed" for stream in streams)  # see simulate.Arrivals
 
     def peek(self) -> float:
         """Clock time of the next arrival, infinity if none is known."""
         source = self._first()
-        return math.inf if source is None else self._start + source.due[0]
+        at = math.inf if source is None else self._start + source.due[0]
+        return min(at, self._impatience.next_again()) if self.impatient else at
 
     def take(self) -> Request:
         """The request that `peek` spoke of. IndexError if there is none."""
         source = self._first()
+        if self.impatient and self._impatience.next_again() <= self.peek():
+            return self._impatience.take_again()
         if source is None:
             raise IndexError("no request is due")
         request = source.take(self._start)
+        if self.impatient:
+            self._watch(request, source.stream, 1)
         if source.stream.arrivals == "closed":
             self._closed[request] = source
         return request
 
+    def next_leave(self) -> float:
+        """Clock time at which a client gives up next."""
+        return self._impatience.next_leave()
+
+    def leaving(self, now: float) -> list[str]:
+        """Requests whose clients have gone by `now`."""
+        return self._impatience.leaving(now)
+
+    @property
+    def retries(self) -> int:
+        """Requests that were sent again."""
+        return self._impatience.retries
+
+    def _watch(self, request: Request, stream: Stream, attempt: int) -> None:
+        def again(at: float) -> Request:
+            name = request.id.partition("+")[0]
+            repeated = Request(
+                id=f"{name}+{attempt}",
+                prompt_tokens=request.prompt_tokens,
+                max_tokens=request.max_tokens,
+                arrived_at=at,
+                stop_after=request.stop_after,
+                prefix_key=request.prefix_key,
+                prefix_tokens=request.prefix_tokens,
+                tenant=request.tenant,
+                priority=request.priority,
+                deadline_at=at + stream.deadline_s,
+            )
+            self._watch(repeated, stream, attempt + 1)
+            return repeated
+
+        self._impatience.watch(request, stream.abort_after_s, stream.retry, attempt, again)
+
     def finished(self, request: Request) -> None:
         """A request has left the engine: closed streams go on."""
+        if self.impatient:
+            self._impatience.finished(request, max(request.finished_at, request.arrived_at))
         source = self._closed.pop(request, None)
         if source is not None:
             served = request.finish_reason in ("stop", "length")

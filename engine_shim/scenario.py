@@ -14,9 +14,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from msgspec import to_builtins
+
 from .devices import DEVICES
 from .faults import Fault, fault_from_table
-from .scenario_tables import Cure, Expect, ScenarioError, ScenarioFile, read_tables
+from .scenario_tables import Cure, Expect, NeighborTable, ScenarioError, ScenarioFile, read_tables
 from .settings import EngineSettings
 from .streams import Stream, check_names, read_stream
 
@@ -57,8 +59,10 @@ class Scenario:
         return replace(
             self,
             engine=self.engine.replaced(cure.engine),
-            streams=tuple(replace(s, kept=s.kept * cure.load_scale) for s in kept),
-            fault_tables=() if cure.drop_faults else self.fault_tables,
+            streams=tuple(
+                replace(s, kept=s.kept * cure.load_scale, retry=None if cure.no_retries else s.retry) for s in kept
+            ),
+            fault_tables=() if cure.drop_faults else tuple(_cured_fault(table, cure) for table in self.fault_tables),
             pool_scale=self.pool_scale * cure.pool_scale,
         )
 
@@ -89,13 +93,14 @@ def parse_scenario(table: dict[str, Any], *, file: str, stem: str, device: str) 
     engine = _engine(read, file, device)
     streams = tuple(read_stream(row, i, read.duration_s, file) for i, row in enumerate(read.load))
     check_names(streams, file)
+    faults = (*read.fault, *_neighbor_faults(read.neighbor, file))
     for i, fault in enumerate(read.fault):
         _check_fault(fault, f"fault[{i}]", read.duration_s, file)
     _check_expect(read.expect, read.duration_s, file)
     if read.cure is not None:
         _check_cure(read.cure, engine, streams, file)
     return Scenario(
-        stem, read.about, read.duration_s, engine, engine, streams, read.fault, read.expect, read.cure
+        stem, read.about, read.duration_s, engine, engine, streams, faults, read.expect, read.cure
     )  # fmt: skip
 
 
@@ -127,6 +132,23 @@ def _check_fault(table: dict[str, Any], key: str, duration_s: float, file: str) 
         raise ScenarioError(file, key, str(e)) from None
     if table["at_s"] >= duration_s:
         raise ScenarioError(file, f"{key}.at_s", f"must lie within the duration, got {table['at_s']:g}")
+
+
+def _neighbor_faults(neighbor: NeighborTable | None, file: str) -> list[dict[str, Any]]:
+    """[neighbor] as the fault that it is."""
+    if neighbor is None:
+        return []
+    given = {name: value for name, value in to_builtins(neighbor).items() if value is not None}
+    table = {"kind": "neighbor", "at_s": given.pop("from_s"), **given}
+    try:
+        fault_from_table(table, 0.0)
+    except ValueError as e:
+        raise ScenarioError(file, "neighbor", str(e)) from None
+    return [table]
+
+
+def _cured_fault(table: dict[str, Any], cure: Cure) -> dict[str, Any]:
+    return {**table, "isolated": True} if cure.isolate and table["kind"] == "neighbor" else table
 
 
 def _check_expect(expect: Expect, duration_s: float, file: str) -> None:

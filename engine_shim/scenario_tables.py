@@ -21,6 +21,14 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A table whose unknown keys are errors."""
 
 
+class RetryTable(_Table, frozen=True):
+    """[load.retry]: clients that send again what got no first token in time."""
+
+    timeout_s: float
+    attempts: int = 3
+    backoff_s: float = 1.0
+
+
 class LoadTable(_Table, frozen=True):
     """One [[load]] table."""
 
@@ -42,6 +50,20 @@ class LoadTable(_Table, frozen=True):
     tenant: str = ""
     priority: Literal["interactive", "batch"] = "interactive"
     deadline_s: float | None = None
+    abort_after_s: float | None = None
+    retry: RetryTable | None = None
+
+
+class NeighborTable(_Table, frozen=True):
+    """[neighbor]: another tenant on the engine's device (tenants.py)."""
+
+    dram_share: float = 0.0
+    sm_share: float = 0.0
+    from_s: float = 0.0
+    until_s: float | None = None
+    on_s: float | None = None
+    off_s: float = 0.0
+    isolated: bool = False
 
 
 class Expect(_Table, frozen=True):
@@ -62,6 +84,8 @@ class Cure(_Table, frozen=True):
     pool_scale: float = 1.0
     drop_faults: bool = False
     drop_streams: tuple[str, ...] = ()
+    isolate: bool = False
+    no_retries: bool = False
 
 
 class ScenarioFile(_Table, frozen=True):
@@ -74,10 +98,11 @@ class ScenarioFile(_Table, frozen=True):
     engine: dict[str, Any] = {}
     device: dict[str, dict[str, Any]] = {}
     fault: tuple[dict[str, Any], ...] = ()
+    neighbor: NeighborTable | None = None
     cure: Cure | None = None
 
 
-_KINDS = {"": ScenarioFile, "load": LoadTable, "expect": Expect, "cure": Cure}
+_KINDS = {"": ScenarioFile, "load": LoadTable, "neighbor": NeighborTable, "expect": Expect, "cure": Cure}
 
 
 def read_tables(table: dict[str, Any], file: str) -> ScenarioFile:

@@ -14,7 +14,7 @@ from .clock import VirtualClock
 from .device_window import DeviceWindow
 from .devices import Device, device_named
 from .engine import Engine
-from .faults import SLOW_TRANSFER
+from .faults import HUNG_COLLECTIVE, SLOW_TRANSFER, Faults
 from .policies import queue_rank
 from .protection.protection import rejection_reasons
 from .runners.model import ModelRunner
@@ -22,8 +22,9 @@ from .scenario import Scenario
 from .settings import EngineSettings
 from .simulate import play
 from .step_extras import step_fields
-from .telemetry import EngineInfo, build_telemetry
+from .telemetry import EngineInfo, EngineTelemetry, build_telemetry
 from .telemetry.gpu_page import Gpu, GpuPage
+from .telemetry.held_up_page import held_up_families
 from .telemetry.protection_page import protection_families
 from .world import World
 
@@ -73,6 +74,7 @@ def simulate(
         info, clock.now, salt=f"simulated {seed}".encode(), otlp_endpoint="", vllm=mode == "vllm-defaults"
     )
     telemetry.live.rank = queue_rank(settings, clock.now)
+    faults = faults_of(scenario, start)
     world = World(
         out,
         telemetry,
@@ -83,15 +85,35 @@ def simulate(
         start=start,
         meta={"scenario": scenario.stem, "device": profile.name, "seed": seed, "model": settings.model},
         on_poll=None if on_poll is None else lambda now: on_poll(now - start),
+        faults=faults,
     )
-    engine = Engine(settings, blocks, ModelRunner(settings, profile), clock, world)
+    engine = Engine(settings, blocks, ModelRunner(settings, profile), clock, world, faults.scheduler())
+    show_held_up(telemetry, engine)
     telemetry.add_families(protection_families(lambda: engine.protection))
     until = start + min(until_s or scenario.duration_s, scenario.duration_s)
-    faults = scenario.faults(start)
-    if any(fault.kind == SLOW_TRANSFER for fault in faults):
-        raise ValueError(f"a {SLOW_TRANSFER} needs a link between engines; set prefill_devices and decode_devices")
     play(engine, world.demand, until=until, observer=world, faults=faults)
     world.end(until)
+
+
+def faults_of(scenario: Scenario, start: float) -> Faults:
+    """What breaks on a single engine. ValueError for what needs another one."""
+    faults = scenario.faults(start)
+    gpus = scenario.engine.tensor_parallel
+    for fault in faults:
+        if fault.kind == SLOW_TRANSFER:
+            raise ValueError(f"a {SLOW_TRANSFER} needs a link between engines; set prefill_devices and decode_devices")
+        if fault.kind == HUNG_COLLECTIVE and gpus < 2:
+            raise ValueError(f"a {HUNG_COLLECTIVE} needs several GPUs; set tensor_parallel to at least 2")
+        if getattr(fault, "gpu", 0) >= gpus:
+            raise ValueError(f"a {fault.kind} names GPU {fault.gpu}, and the engine has {gpus}; set tensor_parallel")
+    return Faults(faults)
+
+
+def show_held_up(telemetry: EngineTelemetry, engine: Engine) -> None:
+    """Deferred and stalled requests, where the engine's scheduler knows of them."""
+    if hasattr(engine.scheduler, "deferred"):
+        telemetry.live.deferred = lambda: len(engine.scheduler.deferred)
+        telemetry.add_families(held_up_families(lambda: engine.scheduler.deferred, lambda: engine.scheduler.stalled))
 
 
 def blocks_of(scenario: Scenario, device: Device) -> int:

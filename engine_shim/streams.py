@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from .impatience import Retry
 from .lengths import LengthError, Lengths, parse_lengths
 from .request import PRIORITY_CLASSES
 from .scenario_tables import LoadTable, ScenarioError
@@ -32,6 +33,8 @@ class Stream:
     tenant: str = ""
     priority: int = 0  # index into PRIORITY_CLASSES
     deadline_s: float = math.inf  # from arrival to the first token, as the clients want it
+    abort_after_s: float = math.inf  # from arrival on; then the client hangs up, whatever it has got
+    retry: Retry | None = None
     kept: float = 1.0  # share of the stream's requests that is played (a cure's load_scale)
 
 
@@ -65,6 +68,8 @@ def read_stream(row: LoadTable, index: int, duration_s: float, file: str) -> Str
         tenant=row.tenant,
         priority=PRIORITY_CLASSES.index(row.priority),
         deadline_s=math.inf if row.deadline_s is None else row.deadline_s,
+        abort_after_s=math.inf if row.abort_after_s is None else row.abort_after_s,
+        retry=_retry(row, key, file),
     )
 
 
@@ -93,7 +98,7 @@ def _check_demand(row: LoadTable, key: str, file: str, duration_s: float) -> Non
         raise ScenarioError(file, f"{key}.{given[0]}", "a closed loop has no rate of its own")
     if row.arrivals != "closed" and len(given) != 1:
         raise ScenarioError(file, f"{key}.rate_per_s", "exactly one of rate_per_s and rho is needed")
-    limits = {"rate_per_s": 1e5, "rho": 100.0, "cv": 50.0, "period_s": 1e7, "concurrency": 1e5, "deadline_s": 86_400.0}
+    limits = {"rate_per_s": 1e5, "rho": 100.0, "cv": 50.0, "period_s": 1e7, "concurrency": 1e5, "deadline_s": 86_400.0, "abort_after_s": 86_400.0}
     for name, high in limits.items():
         value = getattr(row, name)
         if value is not None and not 0 < value <= high:
@@ -102,6 +107,19 @@ def _check_demand(row: LoadTable, key: str, file: str, duration_s: float) -> Non
         raise ScenarioError(file, f"{key}.swing_ratio", f"must be between 0 and 1, got {row.swing_ratio:g}")
     if row.think_s < 0 or (row.think_s and row.arrivals != "closed"):
         raise ScenarioError(file, f"{key}.think_s", "is the pause of a closed loop's clients, and not negative")
+
+
+def _retry(row: LoadTable, key: str, file: str) -> Retry | None:
+    if row.retry is None:
+        return None
+    retry = row.retry
+    if row.arrivals == "closed":
+        raise ScenarioError(file, f"{key}.retry", "a closed loop's clients back off and go on by themselves")
+    if not 0 < retry.timeout_s <= 86_400 or not 0 <= retry.backoff_s <= 86_400:
+        raise ScenarioError(file, f"{key}.retry", "timeout_s must be above 0, backoff_s not negative, both at most a day")
+    if not 1 <= retry.attempts <= 100:
+        raise ScenarioError(file, f"{key}.retry.attempts", f"must be between 1 and 100, got {retry.attempts}")
+    return Retry(retry.timeout_s, retry.attempts, retry.backoff_s)
 
 
 def _lengths(value: object, key: str, file: str) -> Lengths:

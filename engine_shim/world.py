@@ -16,7 +16,10 @@ import numpy as np
 
 from . import __version__
 from .arrivals import Demand
+from .device_state import NORMAL
 from .device_window import DeviceWindow
+from .faults import Faults
+from .faults.view import HOST, FaultView
 from .request import Request, Stage
 from .step import STEP_FIELDS
 from .telemetry import EngineTelemetry
@@ -55,6 +58,7 @@ class World:
         on_poll: Callable[[float], None] | None = None,
         of_fleet: bool = False,
         first: bool = True,
+        faults: Faults | None = None,
     ) -> None:
         """Of several engines in one stream (`of_fleet`), each record names its own; the `first` writes the header."""
         self._out = out
@@ -63,13 +67,15 @@ class World:
         self.demand = demand
         self._window = window
         self._gpu_pages = gpu_pages
+        self._view = FaultView(faults or Faults(()))
         self._mode = mode
         self._on_poll = on_poll
         self._polls = 0
         self._up = True
+        self._busy_ratio = 0.0  # share of the last window in which steps were under way
         self._blocks: list[dict[str, np.ndarray]] = []
         self._ended: list[tuple[Request, int]] = []
-        self._readings: dict[str, float] = {}
+        self._readings: dict[str, dict[str, float]] = {}  # of each GPU, by UUID
         info = telemetry.info
         self._fields = info.step_fields
         self._otlp = OtlpEncoder(info.engine, info.version, info.rank, info.model) if mode == "wire" else None
@@ -110,9 +116,12 @@ class World:
         open_since = None if open_record is None else open_record[_BEGUN]
         open_readings = {} if open_record is None else engine.open_readings()
         idle = engine.runner.idle_readings()
-        self._readings = self._window.close(now, open_since, open_readings, idle, up=engine.up)
-        for page in self._gpu_pages.values():
-            page.update(now, self._readings)
+        readings = self._window.close(now, open_since, open_readings, idle, up=engine.up)
+        self._busy_ratio = readings["gpu_util_ratio"]
+        state = getattr(engine.runner, "state", NORMAL)
+        for index, (uuid, page) in enumerate(self._gpu_pages.items()):
+            self._readings[uuid] = self._view.of_gpu(index, readings, now, state)
+            page.update(now, self._readings[uuid])
         for every, emit in self._emitters:
             if self._polls % every == 0:
                 emit(now, open_record, engine)
@@ -132,6 +141,8 @@ class World:
             if self._mode == "full":
                 self._line({"t": _us(at), "src": "event", "what": "restart", "detail": detail})
             self._info(at)
+        elif what == "failed_start" and self._mode == "full":
+            self._line({"t": _us(at), "src": "event", "what": "restart", "detail": {**detail, "ready": False}})
 
     def end(self, now: float, last: bool = True) -> None:
         """The stream is complete: the last block and, by the `last` of its engines, the `end` record."""
@@ -194,6 +205,8 @@ class World:
                 (name, "request", _us(request.arrived_at), _us(request.finished_at), *tokens, request.finish_reason)
             )
             rows += [(name, stage, _us(start), _us(end), *tokens, "") for stage, start, end in stage_spans(request)]
+            waits = self._view.client_spans(request)
+            rows += [(name, "client", _us(start), _us(end), *tokens, "") for start, end in waits]
         names = ("request", "stage", "start", "end", "prompt_tokens", "output_tokens", "cached_tokens", "outcome")
         self._line({"t": _us(now), "src": "spans", "cols": dict(zip(names, zip(*rows, strict=True), strict=True))})
 
@@ -204,13 +217,17 @@ class World:
             self._line({"t": _us(now), "src": "otlp", "body": body})
 
     def _emit_readings(self, now: float, open_record: list[float] | None, engine: Engine) -> None:
-        cols = {name: [_six(value)] for name, value in self._readings.items() if name not in _PAGE_ONLY}
-        for uuid in self._gpu_pages:
+        for uuid, readings in self._readings.items():
+            cols = {name: [_six(value)] for name, value in readings.items() if name not in _PAGE_ONLY}
             self._line({"t": _us(now), "src": "readings", "subject": {"gpu": uuid}, "at": [_us(now)], "cols": cols})
+        if self._view.shows_host and engine.up:
+            host = self._view.of_host(engine, now, self._busy_ratio)
+            cols = {name: [_six(value)] for name, value in host.items()}
+            self._line({"t": _us(now), "src": "readings", "subject": {"host": HOST}, "at": [_us(now)], "cols": cols})
 
     def _emit_page(self, now: float, open_record: list[float] | None, engine: Engine) -> None:
         if engine.up:
-            body = self._telemetry.render().decode()
+            body = self._view.page("engine", self._telemetry.render(), now).decode()
             # How long the page took to read has no meaning in virtual time.
             self._line({"t": _us(now), "src": "page", "role": "engine", "body": body, "took_s": None})
         else:

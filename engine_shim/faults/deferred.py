@@ -121,9 +121,7 @@ class GrammarThreads:
             ready_at = max(now, heapq.heappop(self._free_at)) + self._fault.compile_s
             heapq.heappush(self._free_at, ready_at)
             self._ready_at[request] = ready_at
-        if now < ready_at:
-            return False
-        return True
+        return now >= ready_at
 
     def wakes_at(self, now: float) -> float:
         """See Gate."""

@@ -26,6 +26,7 @@ class LiveRequests:
         self.holding: dict[Request, int] = {}
         # By what the queue is sorted, where that is not the order of arrival with preempted requests first.
         self.rank: Callable[[Request], float] | None = None
+        self.deferred: Callable[[], int] = lambda: 0  # how many wait for something else than KV
 
     def request_hash(self, request: Request) -> int:
         """The salted hash that stands for the request, 1 ≤ hash < 2^52."""

@@ -172,7 +172,7 @@ class VllmMetrics:
             single("vllm:num_requests_waiting", "gauge", "Requests waiting to be processed.", waiting, labels),
             by_label(
                 "vllm:num_requests_waiting_by_reason", "gauge", "Waiting requests by reason.", "reason",
-                lambda: {"capacity": waiting(), "deferred": 0}, labels,
+                lambda: {"capacity": waiting(), "deferred": self._live.deferred()}, labels,
             ),
             single("vllm:kv_cache_usage_perc", "gauge", "KV-cache usage. 1 means 100 percent.", self._kv_usage, labels),
             *(single(f"vllm:{name}", "counter", text, read, labels) for name, text, read in counter_rows),
