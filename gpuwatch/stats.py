@@ -155,6 +155,15 @@ def rate_change(counts: Floats, min_cells: int = 10, min_before: int = 20) -> Ra
     return RateChange(int(where[k[best]]), float(rate_b[best]), float(rate_a[best]), float(llr[best]))
 
 
+def split_llr(before: Floats, after: Floats) -> float:
+    """How sure two stretches of counts per cell have different Poisson rates: the log-likelihood ratio (NaN left out)."""
+    stretches = [(float(np.nansum(c)), int((~np.isnan(c)).sum())) for c in (before, after)]
+    events, cells = sum(e for e, _ in stretches), sum(n for _, n in stretches)
+    if events == 0:
+        return 0.0
+    return sum(e * math.log(e / n / (events / cells)) for e, n in stretches if e > 0)
+
+
 def bucket_quantile(bounds: tuple[float, ...], counts: Floats, q: float) -> float | None:
     """A quantile of a histogram from counts per bucket (the last one is +Inf).
 

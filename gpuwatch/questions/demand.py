@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..model import Floats, Missing
-from ..stats import RateChange, rate_change
+from ..stats import RateChange, rate_change, split_llr
 from ..windows import Window
 
 SPAN_S = 60.0
 SURGE_RATIO = 1.5
+LOCAL_LLR = 6.0
 BLOCKED_STOPS = (1.0, 4.0, 6.0)
 """Admission stop reasons that mean "the head does not fit" (docs/ring.md): no blocks, watermark, reservation."""
 TOKEN_BUDGET = 3.0
@@ -64,7 +65,8 @@ def longer_flow(w: Window) -> Flow:
 def surge(w: Window) -> RateChange | None:
     """A step of the arrival rate to at least 1.5 × within the last five minutes that is not chance (llr ≥ 8).
 
-    The rates are those of the minute before and the minute after: a rate that climbs over minutes is no step.
+    The rates are those of the minute before and the minute after: a rate that climbs over minutes is no step. At a few
+    requests a second two minutes differ by half by chance; their own difference must be unlikely too (llr ≥ 6).
     """
     counts = arrivals(w, 300.0)
     if np.isnan(counts).mean() > 0.7:
@@ -72,9 +74,9 @@ def surge(w: Window) -> RateChange | None:
     found = rate_change(counts)
     if found is None or found.llr < 8:
         return None
-    before = float(np.nanmean(counts[max(0, found.cell - 60) : found.cell]))
-    after = float(np.nanmean(counts[found.cell : found.cell + 60]))
-    if after < SURGE_RATIO * max(before, 1e-9):
+    minutes = counts[max(0, found.cell - 60) : found.cell], counts[found.cell : found.cell + 60]
+    before, after = float(np.nanmean(minutes[0])), float(np.nanmean(minutes[1]))
+    if after < SURGE_RATIO * max(before, 1e-9) or split_llr(*minutes) < LOCAL_LLR:
         return None
     return found._replace(before=before, after=after)
 

@@ -35,6 +35,9 @@ from ..questions.ruled_out import (
 from ..windows import Window
 from . import Rule
 
+LONG_SHARE = 0.5
+"""Of the held KV: from here on the long requests are the pool's load, and the class is long_context_kv_pressure."""
+
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits; the counts are the definition of the class, the ratios were set on recorded scenarios."""
@@ -89,7 +92,8 @@ def _unseen(w: Window) -> tuple[Evidence, ...]:
 
 def _mechanism(w: Window, p: Params) -> tuple[str, tuple[Evidence, ...]]:
     lost, again = w.maybe(preemptions_per_finished), w.maybe(recompute_share)
-    if (lost or 0.0) >= p.preemptions_per_finished or (again or 0.0) >= p.recompute_share:
+    preempts = (lost or 0.0) >= p.preemptions_per_finished or (again or 0.0) >= p.recompute_share
+    if preempts and not _few_hold_it_all(w, p):
         return "preemption_recompute", (
             w.evidence("req_preempted_total ÷ req_finished_total", lost, p.preemptions_per_finished, ">=", 120),
             w.evidence("recomputed_tokens_share", again, p.recompute_share, ">=", 120),
@@ -97,6 +101,17 @@ def _mechanism(w: Window, p: Params) -> tuple[str, tuple[Evidence, ...]]:
     fitting = w.once(fit_minute)
     evidence = (w.evidence(f"waiting time with free room ({fitting.witness})", fitting.share, p.fit_share, ">=", 60),)
     return ("head_admission" if fitting.share >= p.fit_share else ""), evidence
+
+
+def _few_hold_it_all(w: Window, p: Params) -> bool:
+    """Long requests hold most of the pool and nobody who waits would fit: then capacity is what is missing."""
+    fitting = w.maybe(fit_minute)
+    if fitting is None or fitting.share > p.fit_share:
+        return False
+    try:
+        return w.mean("kv_long_share_ratio", 30) >= LONG_SHARE
+    except Missing:
+        return False  # no live table: who holds the pool is not seen
 
 
 def _cycles(w: Window, r: Rhythm, p: Params) -> tuple[Evidence, ...]:
