@@ -103,6 +103,7 @@ class Tracker:
         self.acute_since = math.nan
         self.acute_last = -math.inf
         self.ended_at = -math.inf  # when the last incident ended: its backlog is no new incident
+        self.left_waiting = 0.0  # the longest queue of its last two minutes
         self.over: dict[str, float] = {}  # rule -> when its last incident ended: another one begins later
 
     def judge(self, j: Judged, rules: dict[str, Rule]) -> list[Transition]:
@@ -249,9 +250,15 @@ class Tracker:
             return
         recurs = j.window.maybe(rhythm)
         after_s = RECURRENT_UNKNOWN_AFTER_S if recurs and recurs.cycles >= 1 and recurs.current else UNKNOWN_AFTER_S
-        aftermath = now - self.ended_at <= AFTERMATH_S and j.window.once(queue).trend in ("draining", "empty")
-        if now - self.acute_since >= after_s and j.harm.acute and not self.pending and not aftermath:
+        if now - self.acute_since >= after_s and j.harm.acute and not self.pending and not self._is_backlog(j):
             self._open(finding, j, rules, out)
+
+    def _is_backlog(self, j: Judged) -> bool:
+        """Whether the harm is what the last incident left behind: its queue drains, or never grew beyond what it was."""
+        q = j.window.once(queue)
+        if j.window.now - self.ended_at > AFTERMATH_S:
+            return False
+        return q.trend in ("draining", "empty") or (q.waiting or 0.0) <= self.left_waiting
 
     def _resolve(self, j: Judged, rules: dict[str, Rule], out: list[Transition]) -> None:
         now = j.window.now
@@ -260,6 +267,7 @@ class Tracker:
             incident = self._incident(o, j, rules, resolved_at=o.last)
             self.closed.append(incident)
             self.ended_at, self.over[stem] = now, o.last
+            self.left_waiting = _peak_waiting(j)
             self.acute_since = math.nan  # harm from here on must last anew before it is a riddle of its own
             del self.closed[:-KEPT]
             out.append(Transition("resolved", now, incident))
@@ -323,11 +331,21 @@ def _severity(finding: Finding, j: Judged, rule: Rule) -> Severity:
 def _badness(j: Judged) -> float:
     """How bad it is, to keep the worst moment's evidence: late share first, then the queue."""
     good = j.harm.now.good_ratio if j.harm.now else 1.0
+    return (1 - good) + min(1.0, _waiting(j) / 1e4)
+
+
+def _waiting(j: Judged) -> float:
     try:
-        waiting = j.window.level("req_waiting")
+        return j.window.level("req_waiting")
     except Missing:
-        waiting = 0.0
-    return (1 - good) + min(1.0, waiting / 1e4)
+        return 0.0
+
+
+def _peak_waiting(j: Judged) -> float:
+    try:
+        return j.window.greatest("req_waiting", AFTERMATH_S, thin=0.05)
+    except Missing:
+        return 0.0
 
 
 def _rule(rules: dict[str, Rule], stem: str) -> Rule:

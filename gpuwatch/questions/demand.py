@@ -123,6 +123,24 @@ def held_back(w: Window, span_s: float) -> NDArray[np.bool_]:
     return np.logical_or(blocked, convoy)
 
 
+def sees_admission(w: Window) -> bool:
+    """Whether the engine shows who would fit and why admission ended; a page shows the former at most."""
+    return w.has("waiting_fit") and w.has("admission_stop_reason")
+
+
+def promised_to_one(w: Window, span_s: float) -> NDArray[np.bool_]:
+    """In which seconds one prompt's prefill was under way and the rest of the pool was promised to it.
+
+    A tenth of the pool or more is reserved and not written, and one chunk is at least 0.8 of the step's prefill.
+    """
+    if not (w.has("kv_reserved_unused_ratio") and w.has("step_longest_prefill_tokens")):
+        return np.zeros(round(span_s), bool)
+    reserved = w.series("kv_reserved_unused_ratio", span_s, thin=0.3)
+    longest = w.series("step_longest_prefill_tokens", span_s, thin=0.3)
+    prefill = w.series("step_prefill_tokens", span_s, thin=0.3)
+    return np.asarray((reserved >= 0.1) & (longest > 0) & (longest >= 0.8 * prefill))
+
+
 def full_batch(w: Window) -> float:
     """The size of a full batch: the configured limit, or, where the engine does not say (vLLM), the greatest seen lately."""
     try:
@@ -155,7 +173,7 @@ def fit(w: Window, span_s: float = SPAN_S) -> Fit:
     waiting = w.series("req_waiting", span_s, thin=0.3)
     queued = waiting > 0
     n = float(queued.sum())
-    if w.has("waiting_fit"):
+    if sees_admission(w):
         could = (w.series("waiting_fit", span_s, thin=0.3) > 0) & has_room(w, span_s)
         blocked = held_back(w, span_s)
         return Fit(float((could & blocked & queued).sum()) / n if n else 0.0, n, "waiting_fit")

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ..model import Advice, Finding, Missing
 from ..questions.culprits import head, holders
-from ..questions.demand import full_batch, has_room, held_back
+from ..questions.demand import full_batch, has_room, held_back, promised_to_one, sees_admission
 from ..questions.progress import stall
 from ..questions.rhythm import rhythm
 from ..questions.ruled_out import not_hang, not_preemption_storm, not_throttling, not_traffic_surge
@@ -53,8 +53,9 @@ def check(w: Window, p: Params) -> Finding | None:
 
 def _admission(w: Window, p: Params) -> Finding | None:
     waiting = w.series("req_waiting", SPAN_S, thin=0.3) > 0
-    if w.has("waiting_fit"):
-        held = waiting & held_back(w, SPAN_S) & (w.series("waiting_fit", SPAN_S, thin=0.3) > 0) & has_room(w, SPAN_S)
+    if sees_admission(w):
+        could_go = (w.series("waiting_fit", SPAN_S, thin=0.3) > 0) & has_room(w, SPAN_S)
+        held = waiting & held_back(w, SPAN_S) & (could_go | promised_to_one(w, SPAN_S))
         head_s = w.level("head_wait_seconds")
         sure, signal = 0.85, "waiting_fit"
     else:
