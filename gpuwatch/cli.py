@@ -183,15 +183,13 @@ def rules(stem: str | None, as_json: bool) -> None:
 def doctor(config_path: str | None, engines: tuple[str, ...], seconds: int, as_json: bool) -> None:
     """Say what is reachable, what engine it is, which rules are blind, and the one change that would help each."""
     import asyncio
-    import logging
 
-    from . import checkup
+    from . import checkup, logs
 
-    logging.disable(logging.WARNING)  # the report says what the log would
     config = _load(config_path, engines)
     if not config.engines:
         raise click.UsageError("no engine to look at: give --engine URL or --config FILE")
-    with bad_input():
+    with bad_input(), logs.quiet():  # the report says what the log would
         report = asyncio.run(checkup.examine(config, seconds))
     click.echo(checkup.to_json(report) if as_json else checkup.text(report), nl=False)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import msgspec
 
@@ -50,3 +52,14 @@ def set_up(level: str = "info") -> None:
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("gpuwatch").setLevel(level.upper())
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No log up to warnings while it lasts."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
