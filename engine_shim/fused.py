@@ -63,6 +63,8 @@ def decode_stretch(engine: Engine, clock: VirtualClock, incoming: Incoming, ends
     scheduler = engine.scheduler
     if scheduler.prefilling or not scheduler.decoding or engine.has_mail() or not engine.pool.interchangeable:
         return None
+    if scheduler.speculation.drafts:
+        return None
     plain = _is_plain(engine.settings)
     queues_only = plain and bool(scheduler.waiting) and engine.settings.admission == "fifo"
     begins_before = min(

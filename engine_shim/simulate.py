@@ -227,6 +227,7 @@ class Player:
             return
         self._up_at = FOREVER
         self._engine.start()
+        self._engine.runner.restarted()
         self._observer.event("up", self._clock.now(), {"epoch": self._engine.epoch})
 
 

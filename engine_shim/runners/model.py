@@ -7,11 +7,13 @@ Per GPU of a tensor-parallel engine, for a step of `tokens` tokens of which `sam
 - bytes: all weights once, the KV of every running sequence once for decodes, the KV of the context once per chunk
   for prefills, KV written, and activations (estimated at 10 · hidden + 4 · intermediate values per layer and token);
 - busy = max(matmul / achieved + attention / achieved, bytes / achieved) + tensor-parallel all-reduces, two per layer;
+- drafts of speculation are tokens, samples and pairs like others, and host work for their request once more; weights
+  in fewer bits: quantized/modelled.py;
 - step = busy + launch overhead + host work per sequence (and, in fitted profiles, per token and per prefill chunk).
   Clocks below the maximum slow the compute part only; what other tenants take is missing from peak and bandwidth.
 
 This is the usual lower bound for decodes, t ≥ max((weights + KV) / bandwidth, flops / peak) + launch, made equal by
-achieved shares (devices.py). What it leaves out: kernel tails at small batches, quantisation effects, expert routing.
+achieved shares (devices.py). What it leaves out: kernel tails at small batches, expert routing.
 
 Counters over a step, following the DCGM definitions: gr_engine_active = busy / step; sm_active: a warp that waits for
 memory counts, so slightly below gr; tensor_active = flops / (peak · step); dram_active = bytes / (bandwidth · step);
@@ -28,8 +30,11 @@ import numpy as np
 
 from ..device_state import NORMAL, DeviceState
 from ..devices import Device
+from ..quantized.modelled import ModelledWeights, modelled_calls, modelled_weights
+from ..quantized.stored import AS_DTYPE
 from ..settings import EngineSettings
 from ..shapes import BYTES_PER_VALUE
+from ..speculative import modelled_acceptance
 from ..step import NO_PADDING, StepPlan
 
 READINGS = (
@@ -60,6 +65,7 @@ class ModelRunner:
         shape, gpus = settings.shape, settings.tensor_parallel
         value_bytes, kv_value_bytes = BYTES_PER_VALUE[settings.dtype], settings.kv_bytes_per_token
         self.device = device
+        self._settings = settings
         self.clock_ratio = 1.0  # of the maximum SM clock; a throttled device runs below 1
         self.state = NORMAL
         self._compute_left_ratio = 1.0  # of tenants and clock: what is left of the peak
@@ -76,6 +82,10 @@ class ModelRunner:
         self._sample_flops = 2.0 * shape.head_parameters / gpus
         self._pair_flops = 4.0 * shape.layers * shape.heads * shape.head_dim / gpus
         self._weight_bytes = (shape.layers * shape.layer_parameters + shape.head_parameters) * value_bytes / gpus
+        self._unpack_bytes = 0.0  # by the dequantizing fallback, before the products
+        self.calls = modelled_calls(settings)
+        if settings.weights != AS_DTYPE:
+            self._weigh(modelled_weights(settings), gpus)
         self._kv_token_bytes = kv_value_bytes / gpus
         activations = shape.layers * (10 * shape.hidden + 4 * shape.intermediate) * value_bytes
         self._token_bytes = activations / gpus + self._kv_token_bytes
@@ -84,6 +94,17 @@ class ModelRunner:
         )
         self._is_fitted = bool(device.per_token_s or device.per_prefill_s)
         self._collective_s = 2 * shape.layers * _COLLECTIVE_S if gpus > 1 else 0.0
+
+    def _weigh(self, weights: ModelledWeights, gpus: int) -> None:
+        self._weight_bytes = weights.read_bytes / gpus
+        self._unpack_bytes = weights.unpack_bytes / gpus
+        self._peak_flops_per_s *= weights.peak_factor
+        self._matmul_flops_per_s *= weights.matmul_factor
+
+    def restarted(self) -> None:
+        """The engine begins a new life: its counts begin at zero."""
+        if self.calls is not None:
+            self.calls.restarted()
 
     def set_state(self, state: DeviceState) -> None:
         """From the next step on, the device is in this condition."""
@@ -96,7 +117,9 @@ class ModelRunner:
     def run(self, plan: StepPlan) -> tuple[list[int], float]:
         """Ids (all 0) and the seconds that the step takes; `work` then describes it."""
         decodes = len(plan.decode)
-        if not plan.prefill and plan.padding is None:
+        if self.calls is not None:
+            self.calls.ran(1)
+        if not plan.prefill and plan.padding is None and not plan.drafts:
             self.work, seconds = self._cost(decodes, decodes, plan.context_tokens, plan.context_tokens, decodes)
             return [0] * decodes, seconds
         tokens = samples = decodes
@@ -108,13 +131,20 @@ class ModelRunner:
             read_tokens += start + chunk
             samples += start + chunk == request.total_tokens
         rows = decodes + len(plan.prefill)
+        guessed = 0
+        for request, draft in plan.drafts.items():
+            drafted = len(draft)
+            guessed += drafted
+            pairs += drafted * (request.computed_tokens + 1) + drafted * (drafted + 1) // 2
+            accepted = modelled_acceptance(request, drafted, self._settings)
+            plan.accepted[request] = [0] * accepted
         extra = plan.padding or NO_PADDING
         self.work, seconds = self._cost(
-            tokens + extra.tokens,
-            samples + extra.samples,
+            tokens + guessed + extra.tokens,
+            samples + guessed + extra.samples,
             pairs + extra.pairs,
-            read_tokens + extra.read_tokens,
-            rows + extra.samples,
+            read_tokens + guessed + extra.read_tokens,
+            rows + len(plan.drafts) + extra.samples,
             len(plan.prefill),
         )
         return [0] * samples, seconds
@@ -158,6 +188,9 @@ class ModelRunner:
         compute_s = at_full_clock_s / (self.clock_ratio * self._compute_left_ratio)
         collectives_s = self._collective_s + tokens * self._collective_token_s
         busy_s = larger(compute_s, dram_bytes / self._bytes_per_s) + collectives_s
+        if self._unpack_bytes:
+            busy_s = busy_s + self._unpack_bytes / self._bytes_per_s
+            dram_bytes = dram_bytes + self._unpack_bytes
         host_s = self.device.launch_s + sequences * self.device.per_sequence_s
         if self._is_fitted:
             host_s = host_s + (tokens * self.device.per_token_s + prefills * self.device.per_prefill_s)
