@@ -103,6 +103,7 @@ class _Source:
             tenant=stream.tenant,
             priority=stream.priority,
             deadline_at=start + at + stream.deadline_s,
+            draft_acceptance=stream.draft_acceptance,
         )
 
     def finished(self, at: float, served: bool) -> None:
@@ -196,6 +197,7 @@ class Demand:
                 tenant=request.tenant,
                 priority=request.priority,
                 deadline_at=at + stream.deadline_s,
+                draft_acceptance=stream.draft_acceptance,
             )
             self._watch(repeated, stream, attempt + 1)
             return repeated

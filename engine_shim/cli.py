@@ -13,13 +13,15 @@ from typing import Any
 import click
 
 from engine_shim import __version__
+from engine_shim.compute_settings import SPECULATIVE
 from engine_shim.policy_settings import BATCHING, SCHEDULING
+from engine_shim.quantized.stored import WEIGHT_TYPES
 from engine_shim.settings import ADMISSION, KV_LAYOUT, PREFIX_EVICT, RESERVE, EngineSettings
 from engine_shim.shapes import BYTES_PER_VALUE, KV_TYPES
 
 # Help of each EngineSettings key.
 _HELP = {
-    "model": "Shape (tiny, 1b, 7b, 8b, 13b, 70b) or a local folder with config.json and *.safetensors.",
+    "model": "Shape (tiny, 100m, 1b, 7b, 8b, 13b, 70b) or a local folder with config.json and *.safetensors.",
     "max_num_seqs": "Requests that may hold KV at the same time.",
     "max_step_tokens": "Token budget of one step.",
     "chunked_prefill": "Cut prompts to what is left of a step's budget.",
@@ -61,6 +63,12 @@ _HELP = {
     "tensor_parallel": "GPUs of the modelled engine.",
     "least_step_s": "On torch: seconds that a step takes at least; a small model then stands for a slower device.",
     "memory_ratio": "Share of the modelled device's memory that the engine may use.",
+    "weights": "How linear layers hold their weights; dtype: as `dtype` says.",
+    "quantization_fallback": "Unpack quantized weights to 16 or 32 bits before each product, as if no kernel took them.",
+    "speculative": "ngram: guess tokens from the request's own text and check several in one step.",
+    "speculative_tokens": "Tokens of a draft at most.",
+    "speculative_noise": "Share of draft tokens that are replaced by wrong ones.",
+    "speculative_acceptance": "On a model: chance that a draft token is accepted if those before it were.",
 }
 _CHOICES = {
     "admission": ADMISSION,
@@ -71,6 +79,8 @@ _CHOICES = {
     "prefix_evict": PREFIX_EVICT,
     "dtype": tuple(BYTES_PER_VALUE),
     "kv_dtype": KV_TYPES,
+    "weights": WEIGHT_TYPES,
+    "speculative": SPECULATIVE,
 }
 
 

@@ -265,11 +265,14 @@ class Engine:
     def skip_steps(self, steps: int) -> None:
         """Count steps that were computed at once (fused.py)."""
         self._steps += steps
+        if self.runner.calls is not None:
+            self.runner.calls.ran(steps)
 
     def record(self, plan: StepPlan, now: float) -> list[float]:
         """The record (STEP_FIELDS, then step_extras) of a step that begins now, as planned."""
         scheduler, pool, chunks = self.scheduler, self.pool, [chunk for _, chunk in plan.prefill]
         waiting, prefill_tokens, decode_tokens = len(scheduler.waiting), sum(chunks), len(plan.decode)
+        draft_tokens = sum(map(len, plan.drafts.values())) if plan.drafts else 0
         record = [
             self._steps, now, 0.0, prefill_tokens, decode_tokens, max(chunks, default=0),
             len(scheduler.running), waiting, scheduler.waiting_fit() if waiting else 0,
@@ -277,7 +280,7 @@ class Engine:
             scheduler.head_need_blocks() if waiting else 0,
             int(plan.stop_reason), pool.used_blocks, pool.total_blocks, pool.cached_blocks,
             scheduler.admission.reserved_blocks,
-            pool.held_slots_tokens - scheduler.written_tokens - prefill_tokens - decode_tokens,
+            pool.held_slots_tokens - scheduler.written_tokens - prefill_tokens - decode_tokens - draft_tokens,
             *self.counters.row(),
         ]  # fmt: skip
         record += [extra.read(self) for extra in self._extra_fields]

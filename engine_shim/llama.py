@@ -19,7 +19,9 @@ from torch import Tensor
 
 from engine_shim.kv_cache import KvCache, LayerCache
 from engine_shim.llama_config import LlamaConfig
-from engine_shim.quantized import KernelCalls, Linear, linear_for
+from engine_shim.quantized.calls import KernelCalls
+from engine_shim.quantized.layers import Linear, linear_for
+from engine_shim.quantized.stored import AS_DTYPE
 from engine_shim.rope import RotaryTable, rotate
 
 
@@ -53,13 +55,13 @@ class LlamaWeights:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """How linear layers hold their weights: "dtype" (as loaded), or what quantized.linear_for takes.
+    """How linear layers hold their weights: "dtype" (as loaded), or what quantized.layers.linear_for takes.
 
     Embedding, norms and the projection onto the vocabulary stay as loaded unless `weights` is a float type. `fallback`
     unpacks quantized weights before each product even where a kernel for them exists.
     """
 
-    weights: str = "dtype"
+    weights: str = AS_DTYPE
     fallback: bool = False
 
 
@@ -115,7 +117,7 @@ class Llama:
         self.device = weights.embedding.device
         self.dtype = weights.embedding.dtype
         loaded = _NAMES[self.dtype]
-        named = loaded if storage.weights == "dtype" else storage.weights
+        named = loaded if storage.weights == AS_DTYPE else storage.weights
         self._embedding, self._norm = weights.embedding, weights.norm
         self._layers: list[_Layer] = []
         while weights.layers:

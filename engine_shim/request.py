@@ -55,6 +55,7 @@ class Request:
     client: str = ""  # a salted hash of the sender's API key, if it has one
     deadline_at: float = math.inf  # clock time by which the client wants the first token
     priority: int = 0  # index into PRIORITY_CLASSES
+    draft_acceptance: float = math.nan  # modelled: chance of each token of its drafts; NaN: the engine's setting
     sampling: object | None = None
     listener: Listener | None = None
 

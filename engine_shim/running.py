@@ -12,6 +12,7 @@ from .kv_pool import KvPool
 from .prefix import block_keys
 from .request import Request, Stage
 from .settings import EngineSettings
+from .speculative import speculation_for
 from .step import StepPlan
 
 
@@ -31,6 +32,7 @@ class RunningRequests:
         self.followed = 0  # requests here whose single tokens somebody wants: real ones, and those with a listener
         # Output is promised at admission only where max_tokens are reserved.
         self._growth_is_promised = settings.reserve == "max_tokens"
+        self.speculation = speculation_for(settings)
         self._now = 0.0
 
     # -- blocks -----------------------------------------------------------------------------------------------------
@@ -51,6 +53,27 @@ class RunningRequests:
         for request, count in zip(requests, counts, strict=True):
             request.blocks += blocks[:count]
             del blocks[:count]
+
+    def growth_tokens(self, request: Request) -> int:
+        """Tokens that a decoding request may add to those computed before somebody must be preempted for it."""
+        blocks = len(request.blocks) + self.growth_blocks
+        return blocks * self.pool.block_tokens - request.computed_tokens
+
+    def give_draft_blocks(self, request: Request, tokens: int) -> None:
+        """Blocks for `tokens` tokens beyond those computed; the caller knows that growth_tokens are enough."""
+        missing = self.pool.blocks_for(request.computed_tokens + tokens) - len(request.blocks)
+        if missing > 0:
+            self.give_blocks([request], [missing])
+
+    def take_draft_blocks(self, request: Request) -> None:
+        """Take back what reaches beyond a decoding request's tokens: it was given for a draft that was wrong."""
+        kept = self.pool.blocks_for(request.computed_tokens)
+        spare = request.blocks[kept:]
+        if spare:
+            del request.blocks[kept:]
+            self.pool.release(spare)
+            if self._growth_is_promised:
+                self.admission.reserved_blocks += len(spare)
 
     def _can_grow(self, request: Request, blocks: int) -> bool:
         """Whether there are `blocks` more for a request that runs, without a preemption."""
@@ -103,6 +126,8 @@ class RunningRequests:
         self.written_tokens += decoded
         self.context_tokens += decoded
         self.counters.generated_tokens += decoded
+        if plan.drafts:
+            self.speculation.complete(plan, self, done)
         if plan.prefill:
             self._complete_chunks(plan, tokens[decoded:], done)
         return self._finish_all(done, now)
@@ -149,6 +174,16 @@ class RunningRequests:
             self._book_token(request, next(sampled), done)
         for request, _ in plan.prefill:
             self._publish(request)
+
+    def book_accepted(self, request: Request, token: int, done: list[Request]) -> None:
+        """One more token for a decoding request in the same step: the KV of the token before it is there already."""
+        request.computed_tokens += 1
+        self.written_tokens += 1
+        self.context_tokens += 1
+        self.counters.generated_tokens += 1
+        if request.computed_tokens % self.pool.block_tokens == 0:
+            self._publish(request)
+        self._book_token(request, token, done)
 
     def _count_computed(self, request: Request, chunk: int) -> None:
         """Split a chunk into tokens computed before, which a preemption threw away, and new ones."""

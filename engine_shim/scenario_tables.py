@@ -52,6 +52,7 @@ class LoadTable(_Table, frozen=True):
     deadline_s: float | None = None
     abort_after_s: float | None = None
     retry: RetryTable | None = None
+    draft_acceptance: float | None = None
 
 
 class NeighborTable(_Table, frozen=True):

@@ -58,6 +58,7 @@ class Scheduler(RunningRequests):
         if plan.decode:
             plan.context_tokens = self.context_tokens + len(plan.decode)
         self.batching.planned(plan)
+        self.speculation.draft(plan, self)
         return plan
 
     def _plan_mixed(self, plan: StepPlan) -> None:
@@ -265,6 +266,7 @@ class Scheduler(RunningRequests):
         else:
             self.waiting.remove(request)
         self.followed -= _is_followed(request)
+        self.speculation.forget(request)
         request.finish_reason = reason
         request.finished_at = now
         request.enter(Stage.FINISHED, now)

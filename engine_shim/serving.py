@@ -26,6 +26,7 @@ from engine_shim.policies import queue_rank
 from engine_shim.protection.protection import rejection_reasons
 from engine_shim.protection.response_cache import ResponseCache
 from engine_shim.protocol import ServedModel
+from engine_shim.quantized.calls import KernelCalls
 from engine_shim.runners.model import ModelRunner, PacedRunner
 from engine_shim.server import EngineServer, Pages
 from engine_shim.settings import EngineSettings
@@ -34,6 +35,7 @@ from engine_shim.step import Runner
 from engine_shim.step_extras import step_fields
 from engine_shim.telemetry import EngineInfo, EngineTelemetry, build_telemetry
 from engine_shim.telemetry.allocator_page import AllocatorPage
+from engine_shim.telemetry.compute_page import compute_families
 from engine_shim.telemetry.protection_page import protection_families, response_cache_families
 from engine_shim.tokens import CharTokenizer, FolderTokenizer, Tokenizer
 from engine_shim.worker import EngineWorker
@@ -83,6 +85,7 @@ class _Computing:
     vocab_size: int
     eos_token_ids: tuple[int, ...] = ()
     gpu: LiveGpu | None = None
+    calls: KernelCalls | None = None  # products by kernel, where they are counted
 
 
 def build(options: ServeOptions, changes: Mapping[str, Any], clock: Clock | None = None) -> ServingEngine:
@@ -116,6 +119,9 @@ def build(options: ServeOptions, changes: Mapping[str, Any], clock: Clock | None
         telemetry.add_families(AllocatorPage(cuda_allocator, clock.now).families())
     engine = Engine(settings, blocks, computing.runner, clock, telemetry)
     telemetry.add_families(protection_families(lambda: engine.protection))
+    telemetry.add_families(
+        compute_families(settings, computing.calls, lambda: engine.scheduler.speculation.counts)
+    )
     worker = EngineWorker(engine, tick=lambda: telemetry.tick(clock.now()))
     wait.until = worker.stopping.wait
     pages = Pages(telemetry.render, computing.gpu.render if computing.gpu else None)
@@ -197,6 +203,7 @@ def _torch(
 ) -> _Computing:
     import torch
 
+    from engine_shim.llama import Storage
     from engine_shim.runners.torch_runner import TorchRunner
     from engine_shim.weights import load_folder, seeded
 
@@ -209,12 +216,13 @@ def _torch(
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"device {device!r} is not usable: {str(error).splitlines()[0]}") from error
     torch.set_num_threads(options.threads)
+    storage = Storage(settings.weights, settings.quantization_fallback)
     if folder is None:
-        model = seeded(config_of(settings.shape), options.seed, types[settings.dtype], device)
+        model = seeded(config_of(settings.shape), options.seed, types[settings.dtype], device, storage)
     else:
-        model = load_folder(folder, types[settings.dtype], device)
+        model = load_folder(folder, types[settings.dtype], device, storage)
     runner = TorchRunner(model, blocks, settings.block_tokens, clock, settings.kv_dtype)
-    return _Computing(runner, model.config.vocab_size, model.config.eos_token_ids)
+    return _Computing(runner, model.config.vocab_size, model.config.eos_token_ids, calls=model.calls)
 
 
 def _modelled(
@@ -230,7 +238,7 @@ def _modelled(
     paced = FaultyRunner(PacedRunner(timing, wait), faults, clock, wait)
     uuid = gpu_uuid(options.engine_name, options.rank)
     gpu = LiveGpu(paced, timing, settings, blocks * settings.block_tokens, uuid, clock, faults)
-    return _Computing(gpu, settings.shape.vocab, gpu=gpu)
+    return _Computing(gpu, settings.shape.vocab, gpu=gpu, calls=timing.calls)
 
 
 def _tokenizer(folder: Path | None, vocab_size: int) -> Tokenizer:

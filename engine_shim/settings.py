@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from .compute_settings import check_compute
 from .devices import Device
 from .policy_settings import check_policies
 from .protection.checks import check_protection
+from .quantized.stored import model_bytes
 from .shapes import BYTES_PER_VALUE, KV_TYPES, Shape, shape_named
 
 ADMISSION = ("fifo", "bypass")
@@ -70,6 +72,12 @@ class EngineSettings:
     queued_tokens_target_s: float = 0.0
     deadline_rejection: bool = False
     response_cache_entries: int = 0
+    weights: str = "dtype"
+    quantization_fallback: bool = False
+    speculative: str = "none"
+    speculative_tokens: int = 4
+    speculative_noise: float = 0.0
+    speculative_acceptance: float = 0.7  # modelled: chance of each draft token, where those before it were accepted
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -77,6 +85,7 @@ class EngineSettings:
         self._check_combinations()
         check_policies(self)
         check_protection(self)
+        check_compute(self)
 
     def _check_types(self) -> None:
         for field in fields(self):
@@ -208,7 +217,7 @@ _KINDS = {bool: "true or false", int: "an integer", float: "a number", str: "a s
 def room_tokens(settings: EngineSettings, device: Device) -> int:
     """Tokens of KV that fit on the engine's GPUs beside weights and workspace. ValueError if the weights do not fit."""
     gpus = settings.tensor_parallel
-    weights = settings.shape.weight_bytes(settings.dtype)
+    weights = model_bytes(settings.shape, settings.weights, settings.dtype)
     room = gpus * (device.memory_bytes * settings.memory_ratio - WORKSPACE_BYTES) - weights
     if room < settings.block_tokens * settings.kv_bytes_per_token:
         raise ValueError(

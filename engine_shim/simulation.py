@@ -23,6 +23,7 @@ from .settings import EngineSettings
 from .simulate import play
 from .step_extras import step_fields
 from .telemetry import EngineInfo, EngineTelemetry, build_telemetry
+from .telemetry.compute_page import compute_families
 from .telemetry.gpu_page import Gpu, GpuPage
 from .telemetry.held_up_page import held_up_families
 from .telemetry.protection_page import protection_families
@@ -87,9 +88,11 @@ def simulate(
         on_poll=None if on_poll is None else lambda now: on_poll(now - start),
         faults=faults,
     )
-    engine = Engine(settings, blocks, ModelRunner(settings, profile), clock, world, faults.scheduler())
+    runner = ModelRunner(settings, profile)
+    engine = Engine(settings, blocks, runner, clock, world, faults.scheduler())
     show_held_up(telemetry, engine)
     telemetry.add_families(protection_families(lambda: engine.protection))
+    telemetry.add_families(compute_families(settings, runner.calls, lambda: engine.scheduler.speculation.counts))
     until = start + min(until_s or scenario.duration_s, scenario.duration_s)
     play(engine, world.demand, until=until, observer=world, faults=faults)
     world.end(until)

@@ -51,6 +51,10 @@ class StepPlan:
     stop_reason: StopReason = StopReason.QUEUE_EMPTY
     context_tokens: int = 0  # KV tokens that the decodes of this step read, their new ones included
     padding: Padding | None = None  # of a static batch
+    # Speculation: tokens guessed for requests of `decode`, and, from the runner, those that follow the request's next
+    # one because the draft was right so far (speculative.py).
+    drafts: dict[Request, list[int]] = field(default_factory=dict)
+    accepted: dict[Request, list[int]] = field(default_factory=dict)
 
 
 # The fields of a step record, in the order of docs/ring.md. A record is a list of floats in this order.

@@ -26,6 +26,10 @@ class ExtraField:
     read: Callable[[Engine], float]
 
 
+def _speculates(settings: EngineSettings) -> bool:
+    return settings.speculative != "none"
+
+
 EXTRA_FIELDS = (
     ExtraField(
         "kv_transfers",
@@ -36,6 +40,11 @@ EXTRA_FIELDS = (
         "kv_largest_free_blocks",
         lambda settings: settings.kv_layout == "contiguous",
         lambda engine: engine.pool.largest_free_blocks,
+    ),
+    ExtraField("draft_tokens", _speculates, lambda engine: engine.scheduler.speculation.planned_tokens),
+    ExtraField("drafted_tokens_total", _speculates, lambda engine: engine.scheduler.speculation.counts.draft_tokens),
+    ExtraField(
+        "accepted_tokens_total", _speculates, lambda engine: engine.scheduler.speculation.counts.accepted_tokens
     ),
 )
 

@@ -35,6 +35,7 @@ class Stream:
     deadline_s: float = math.inf  # from arrival to the first token, as the clients want it
     abort_after_s: float = math.inf  # from arrival on; then the client hangs up, whatever it has got
     retry: Retry | None = None
+    draft_acceptance: float = math.nan  # of speculation, for these requests; NaN: the engine's setting
     kept: float = 1.0  # share of the stream's requests that is played (a cure's load_scale)
 
 
@@ -70,6 +71,7 @@ def read_stream(row: LoadTable, index: int, duration_s: float, file: str) -> Str
         deadline_s=math.inf if row.deadline_s is None else row.deadline_s,
         abort_after_s=math.inf if row.abort_after_s is None else row.abort_after_s,
         retry=_retry(row, key, file),
+        draft_acceptance=math.nan if row.draft_acceptance is None else row.draft_acceptance,
     )
 
 
@@ -103,6 +105,8 @@ def _check_demand(row: LoadTable, key: str, file: str, duration_s: float) -> Non
         value = getattr(row, name)
         if value is not None and not 0 < value <= high:
             raise ScenarioError(file, f"{key}.{name}", f"must be above 0 and at most {high:g}, got {value:g}")
+    if row.draft_acceptance is not None and not 0 <= row.draft_acceptance <= 1:
+        raise ScenarioError(file, f"{key}.draft_acceptance", f"must be between 0 and 1, got {row.draft_acceptance:g}")
     if row.swing_ratio is not None and not 0 <= row.swing_ratio <= 1:
         raise ScenarioError(file, f"{key}.swing_ratio", f"must be between 0 and 1, got {row.swing_ratio:g}")
     if row.think_s < 0 or (row.think_s and row.arrivals != "closed"):

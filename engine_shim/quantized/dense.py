@@ -12,8 +12,8 @@ import torch.nn.functional as F  # noqa: N812 - PyTorch's own name for it
 from torch import Tensor
 
 from engine_shim.quantized.calls import KernelCalls
+from engine_shim.quantized.stored import DENSE_KERNEL
 
-DENSE = "dense_matmul"
 PACKED = "onednn_packed"
 
 
@@ -32,7 +32,7 @@ class DenseLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         """[rows, in] to [rows, out]."""
-        self._count[DENSE] += 1
+        self._count[DENSE_KERNEL] += 1
         return F.linear(x.to(self._weight.dtype), self._weight, self._bias).to(x.dtype)
 
 

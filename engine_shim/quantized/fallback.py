@@ -14,8 +14,7 @@ import torch.nn.functional as F  # noqa: N812 - PyTorch's own name for it
 from torch import Tensor
 
 from engine_shim.quantized.calls import KernelCalls
-
-KERNEL = "dequantize_matmul"
+from engine_shim.quantized.stored import FALLBACK_KERNEL
 
 
 class DequantizedLinear:
@@ -31,5 +30,5 @@ class DequantizedLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         """[rows, in] to [rows, out]."""
-        self._count[KERNEL] += 1
+        self._count[FALLBACK_KERNEL] += 1
         return F.linear(x, self._unpack(x.dtype), self._bias)

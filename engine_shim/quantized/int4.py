@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from engine_shim.quantized.calls import KernelCalls
+from engine_shim.quantized.stored import INT4_GROUP, KERNELS
 
-KERNEL = "int4pack_mm"
-GROUP = 32  # weights along the input that share a scale and a zero point
+KERNEL = KERNELS["int4"]
+GROUP = INT4_GROUP
 LEVELS = 16
 _MIDDLE = LEVELS // 2
 _INNER_K_TILES = 8  # how the GPU kernel wants its tiles: 8 × 16 inputs together

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from engine_shim.quantized.calls import KernelCalls
+from engine_shim.quantized.stored import KERNELS
 
-KERNEL = "int8pack_mm"
+KERNEL = KERNELS["int8"]
 _LARGEST = 127.0
 
 

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from engine_shim.quantized.calls import KernelCalls
+from engine_shim.quantized.stored import KERNELS
 
-KERNEL = "int8_dynamic"
+KERNEL = KERNELS["int8_dynamic"]
 _LARGEST = 127.0
 
 

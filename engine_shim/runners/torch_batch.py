@@ -2,12 +2,15 @@
 
 Decodes are bucketed by context length, so that one very long sequence does not pad all others to its length; prefill
 chunks are cut into pieces of at most `PIECE_TOKENS` queries, which bounds the attention mask.
-Row order is: decodes by bucket, then prefills in plan order. `sampled_rows` restores the order of the plan.
+A request with a draft (speculative.py) has a row for its latest token and one for each token of the draft; requests
+with drafts of one length form groups. Row order is: decodes by draft length and bucket, then prefills in plan order.
+`sampled_rows` restores the order of the plan: the rows of each decode together, then one for each completed prefill.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -56,18 +59,15 @@ class _BatchBuilder:
         self._groups: list[AttentionGroup] = []
 
     def build(self, plan: StepPlan) -> TokenBatch:
-        sampled = [0] * len(plan.decode)
-        buckets: dict[int, list[int]] = {}
-        for index, request in enumerate(plan.decode):
-            buckets.setdefault(_bucket(request, self._block_tokens), []).append(index)
-        for _, bucket in sorted(buckets.items()):
-            longest = max(plan.decode[index].total_tokens for index in bucket)
-            at_once = max(1, self._gather_tokens // longest)
-            for first in range(0, len(bucket), at_once):
-                indexes = bucket[first : first + at_once]
-                for row, index in enumerate(indexes, start=self._rows):
-                    sampled[index] = row
-                self._add_decodes([plan.decode[index] for index in indexes])
+        first_row: dict[Request, int] = {}
+        for requests, queries in self._decode_groups(plan):
+            for place, request in enumerate(requests):
+                first_row[request] = self._rows + place * queries
+            self._add_decodes(requests, [plan.drafts.get(request, []) for request in requests])
+        sampled: list[int] = []
+        for request in plan.decode:
+            first = first_row[request]
+            sampled += range(first, first + 1 + len(plan.drafts.get(request, ())))
         for request, chunk_tokens in plan.prefill:
             self._add_prefill(request, chunk_tokens)
             if completes_prefill(request, chunk_tokens):
@@ -81,12 +81,29 @@ class _BatchBuilder:
             sampled_rows=self._tensor(sampled),
         )
 
-    def _add_decodes(self, requests: list[Request]) -> None:
-        positions = self._tensor([request.total_tokens - 1 for request in requests])
-        width = -(-max(request.total_tokens for request in requests) // self._block_tokens)
+    def _decode_groups(self, plan: StepPlan) -> Iterator[tuple[list[Request], int]]:
+        """Requests that attend together, and how many tokens each computes."""
+        buckets: dict[tuple[int, int], list[Request]] = {}
+        for request in plan.decode:
+            queries = 1 + len(plan.drafts.get(request, ()))
+            buckets.setdefault((queries, _bucket(request, self._block_tokens)), []).append(request)
+        for (queries, _), requests in sorted(buckets.items(), key=lambda item: item[0]):
+            longest = max(request.total_tokens for request in requests)
+            at_once = max(1, self._gather_tokens // longest)
+            for first in range(0, len(requests), at_once):
+                yield requests[first : first + at_once], queries
+
+    def _add_decodes(self, requests: list[Request], drafts: list[list[int]]) -> None:
+        """Each request's latest token, and after it the draft: all drafts have the same length."""
+        queries = 1 + len(drafts[0])
+        latest = self._tensor([request.total_tokens - 1 for request in requests])
+        positions = latest[:, None] + torch.arange(queries, device=self._device)
+        width = -(-max(request.total_tokens + queries - 1 for request in requests) // self._block_tokens)
         padded = [(r.blocks + [0] * (width - len(r.blocks)))[:width] for r in requests]
-        self._ids += [request.output[-1] if request.output else request.prompt[-1] for request in requests]
-        self._add_group(self._tensor(padded), positions[:, None])
+        for request, draft in zip(requests, drafts, strict=True):
+            self._ids.append(request.output[-1] if request.output else request.prompt[-1])
+            self._ids += draft
+        self._add_group(self._tensor(padded), positions)
 
     def _add_prefill(self, request: Request, chunk_tokens: int) -> None:
         start, end = request.computed_tokens, request.computed_tokens + chunk_tokens

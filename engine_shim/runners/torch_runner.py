@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import torch
 
 from engine_shim.clock import Clock
@@ -10,6 +12,7 @@ from engine_shim.llama import Llama
 from engine_shim.request import Request
 from engine_shim.runners.torch_batch import build_batch, completes_prefill
 from engine_shim.sampling import GREEDY, Sampling, choose
+from engine_shim.speculative import accepted_of
 from engine_shim.step import StepPlan
 
 
@@ -36,18 +39,41 @@ class TorchRunner:
         begun_at = self._clock.now()
         if not plan.decode and not plan.prefill:
             return [], 0.0
-        logits = self.logits(plan)
-        sampled = plan.decode + [request for request, tokens in plan.prefill if completes_prefill(request, tokens)]
-        ids = choose(logits, [_wish(r) for r in sampled], [r.output_tokens for r in sampled]) if sampled else []
-        if not sampled and self.model.device.type == "cuda":
+        ids = self._chosen(plan, self.logits(plan))
+        if not ids and self.model.device.type == "cuda":
             torch.cuda.synchronize()  # nothing was read back: without this the step would seem to take no time
+        if plan.drafts:
+            ids = _settle(plan, ids)
         return ids, self._clock.now() - begun_at
 
+    def _chosen(self, plan: StepPlan, logits: torch.Tensor) -> list[int]:
+        """A token for each row of `logits`."""
+        sampled = plan.decode + [request for request, tokens in plan.prefill if completes_prefill(request, tokens)]
+        if not plan.drafts:
+            return choose(logits, [_wish(r) for r in sampled], [r.output_tokens for r in sampled]) if sampled else []
+        rows = [(r, place) for r in sampled for place in range(1 + len(plan.drafts.get(r, ())))]
+        return choose(logits, [_wish(r) for r, _ in rows], [r.output_tokens + place for r, place in rows])
+
     def logits(self, plan: StepPlan) -> torch.Tensor:
-        """Next-token logits of the requests that `run` would sample for, float32 [requests, vocab]."""
+        """Next-token logits of the requests that `run` would sample for, float32 [rows, vocab].
+
+        A row for each request; for one with a draft, a row for its latest token and one for each of the draft's.
+        """
         with torch.inference_mode():
             return self.model.logits(build_batch(plan, self._block_tokens, self.model), self._kv_cache)
 
 
 def _wish(request: Request) -> Sampling:
     return request.sampling if isinstance(request.sampling, Sampling) else GREEDY
+
+
+def _settle(plan: StepPlan, chosen: list[int]) -> list[int]:
+    """Ids as `Runner.run` orders them; what the drafts add goes into `plan.accepted`."""
+    ids, rows = [], iter(chosen)
+    for request in plan.decode:
+        draft = plan.drafts.get(request, [])
+        own = list(islice(rows, 1 + len(draft)))
+        ids.append(own[0])
+        if draft:
+            plan.accepted[request] = accepted_of(own, draft)
+    return [*ids, *rows]
