@@ -52,10 +52,10 @@ class Quota:
         """When `cpu_s` of work that begins at `begun` is done."""
         now, left_s = begun, cpu_s
         quota_s = self.fault.quota_ratio * self.fault.period_s
+        self._enter(now)
         while True:
-            now = self._enter(now)
             can_s = quota_s - self._used_s
-            ends = self._period_end()
+            ends = max(self._period_end(), now)
             if left_s <= can_s and now + left_s <= ends:
                 self._used_s += left_s
                 return now + left_s
@@ -66,6 +66,7 @@ class Quota:
                 self._is_dry = True
                 self._dry += 1
             now = ends
+            self._begin(self._period + 1)
 
     def throttled_ratio(self, now: float) -> float:
         """Periods that ran dry ÷ periods since the last question."""
@@ -74,12 +75,15 @@ class Quota:
         self._counted = self._dry = 0
         return min(ratio, 1.0)
 
-    def _enter(self, now: float) -> float:
-        period = math.floor((now - self.fault.at) / self.fault.period_s + 1e-9)
+    def _enter(self, now: float) -> None:
+        # Clock times resolve a quarter of a microsecond: an edge that is missed by that is the edge.
+        period = math.floor((now - self.fault.at) / self.fault.period_s + 1e-5)
         if period > self._period:
-            self._counted += period - self._period
-            self._period, self._used_s, self._is_dry = period, 0.0, False
-        return now
+            self._begin(period)
+
+    def _begin(self, period: int) -> None:
+        self._counted += period - self._period
+        self._period, self._used_s, self._is_dry = period, 0.0, False
 
     def _period_end(self) -> float:
         return self.fault.at + (self._period + 1) * self.fault.period_s

@@ -35,12 +35,15 @@ class HeldUpScheduler(Scheduler):
         self.stalls = list(stalls)
         self.deferred: list[Request] = []
         self.stalled: list[Request] = []
+        self._look_at = FOREVER  # when the deferred ones are looked at again
 
     def schedule(self, now: float) -> StepPlan:
         """As the plain one, after looking at who is held up."""
         self._now = now
-        self._release(now)
-        self._stall(now)
+        if now >= self._look_at:
+            self._release(now)
+        if self.stalls:
+            self._stall(now)
         return super().schedule(now)
 
     def add(self, request: Request, now: float) -> None:
@@ -51,11 +54,14 @@ class HeldUpScheduler(Scheduler):
         self.followed += bool(request.prompt) or request.listener is not None
         request.enter(Stage.QUEUE, now)
         self.deferred.append(request)
+        self._look_at = min(self._look_at, self._gates_wake_at(now))
 
     def finish(self, request: Request, reason: str, now: float) -> None:
         """As the plain one, wherever the request is."""
         for gate in self.gates:
             gate.left(request)
+        if self.deferred:
+            self._look_at = now  # its adapter's place may be free
         if request in self.deferred:
             self.deferred.remove(request)
             self.order.enqueue(self.waiting, request, self.admission.promise_blocks(request))
@@ -71,8 +77,10 @@ class HeldUpScheduler(Scheduler):
         if not self.deferred and not self.stalled:
             return FOREVER
         ends = (stall.until for stall in self.stalls if self.stalled)
-        opens = (gate.wakes_at(now) for gate in self.gates if self.deferred)
-        return min((*ends, *opens), default=FOREVER)
+        return min((*ends, self._look_at if self.deferred else FOREVER))
+
+    def _gates_wake_at(self, now: float) -> float:
+        return min((gate.wakes_at(now) for gate in self.gates), default=FOREVER)
 
     def _may_join(self, request: Request, now: float) -> bool:
         opened = [gate.is_open(request, now) for gate in self.gates]  # each begins its work, whatever the others say
@@ -83,6 +91,7 @@ class HeldUpScheduler(Scheduler):
         for request in ready:
             self.deferred.remove(request)
             self.order.enqueue(self.waiting, request, self.admission.promise_blocks(request))
+        self._look_at = self._gates_wake_at(now) if self.deferred else FOREVER
 
     def _stall(self, now: float) -> None:
         acting = [stall for stall in self.stalls if stall.acts(now)]
