@@ -22,7 +22,7 @@ _INNER_K_TILES = 8  # how the GPU kernel wants its tiles: 8 × 16 inputs togethe
 def quantize(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Levels 0…15 as uint8 [out, in], scales and zeros as bfloat16 [out, groups]. `in` must be whole groups."""
     if weight.shape[1] % GROUP:
-        raise ValueError(f"int4 weights need inputs in groups of {GROUP}, not {weight.shape[1]}")
+        raise ValueError(f'weights = "int4" needs inputs in groups of {GROUP}, a layer has {weight.shape[1]}; use int8')
     grouped = weight.float().view(len(weight), -1, GROUP)
     low, high = grouped.amin(dim=-1), grouped.amax(dim=-1)
     scales = ((high - low) / (LEVELS - 1)).bfloat16()
