@@ -2,14 +2,15 @@
 
 While nobody is admitted or preempted and no prefill is under way, every step adds one token to each running request.
 Then all that a record holds is a known function of the step's place in the stretch: of what decodes when
-(fused_course.py) and of what the queue shows (fused_queue.py). Requests may finish in the midst of a stretch, and new
-ones may join the queue behind a head that has to wait. A stretch ends before the step that would admit or preempt
-somebody, and at the times that the caller sets. Equality with the plain loop holds to the last bit: both use the same
-formulas in the same order.
+(fused_course.py, fused_short.py) and of what the queue shows (fused_queue.py). Requests may finish in the midst of a
+stretch, and new ones may join the queue behind a head that has to wait. A stretch ends before the step that would admit
+or preempt somebody, and at the times that the caller sets. Equality with the plain loop holds to the last bit: both use
+the same formulas in the same order.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Protocol
@@ -20,12 +21,15 @@ from .clock import VirtualClock
 from .engine import Engine
 from .fused_course import Course, course_of
 from .fused_queue import QueueColumns, can_admit, first_finish_admits
+from .fused_short import Steps, short_stretch
 from .request import Request
 from .settings import EngineSettings
 from .step import STEP_FIELDS, StepPlan
 
 MAX_STEPS = 256
-WORTH_STEPS = 4  # a stretch costs about as much as three plain steps
+WORTH_STEPS = 3  # a short stretch costs about as much as two plain steps and a little for each of its own
+ARRAY_WORTH_STEPS = 8  # with arrays it costs as much as some eight plain ones, however long it is
+SHORT_STEPS = 48  # up to here it is cheaper without arrays
 _COLUMN = {name: index for index, name in enumerate(STEP_FIELDS)}
 # The settings whose part in a stretch this module knows. Where another one is not at its default, a stretch ends with
 # the first request that finishes or arrives.
@@ -58,7 +62,7 @@ class Incoming(Protocol):
         ...
 
 
-def decode_stretch(engine: Engine, clock: VirtualClock, incoming: Incoming, ends_by: float) -> Stretch | None:
+def decode_stretch(engine: Engine, clock: VirtualClock, incoming: Incoming, ends_by: float) -> Stretch | Steps | None:
     """Run pure decode steps at once, as many as end by a clock time; None if that is not possible, or not worth it."""
     scheduler = engine.scheduler
     if scheduler.prefilling or not scheduler.decoding or engine.has_mail() or not engine.pool.interchangeable:
@@ -71,52 +75,61 @@ def decode_stretch(engine: Engine, clock: VirtualClock, incoming: Incoming, ends
         np.inf if queues_only else incoming.peek(), scheduler.order.changes_at(), engine.protection.next_expiry()
     )
     decodes, now = len(scheduler.decoding), clock.now()
-    step_s = engine.runner.decode_seconds(decodes, scheduler.context_tokens + decodes)
+    _, step_s = engine.runner.decode_step(decodes, scheduler.context_tokens + decodes)
     most = min((min(begins_before, ends_by) - now) / step_s, MAX_STEPS)
-    if most < WORTH_STEPS or not scheduler.batching.fusable or can_admit(engine):
+    short = not scheduler.waiting and most < SHORT_STEPS
+    worth = WORTH_STEPS if short else ARRAY_WORTH_STEPS
+    if most < worth or not scheduler.batching.fusable or can_admit(engine):
         return None
-    course = _course(engine, min(int(most) + 8, MAX_STEPS), crossing=plain and not incoming.reacts)
-    if course is None or not len(course.decodes):
+    remaining, most = _horizon(engine, min(int(most) + 8, MAX_STEPS), crossing=plain and not incoming.reacts)
+    if most < worth:
+        return None
+    if short:
+        done, times = short_stretch(engine, remaining, most, begins_before, ends_by)
+        if done.records:
+            _run(engine, clock, incoming, times, None, None)
+        return done if done.records else None
+    return _array_stretch(engine, clock, incoming, remaining, most, begins_before, ends_by)
+
+
+def _horizon(engine: Engine, most: int, crossing: bool) -> tuple[list[int], int]:
+    """The tokens that each decoding request has left, and after how many steps a stretch has to end because of them."""
+    decoding = engine.scheduler.decoding
+    remaining = [request.stop_after - request.output_tokens for request in decoding]
+    first = min(remaining)
+    if not crossing or (first < ARRAY_WORTH_STEPS and first_finish_admits(engine, remaining.index(first))):
+        return remaining, min(most, first)
+    # A finish that leaves reusable blocks behind changes what others find cached: it ends the stretch.
+    leaves = [left for left, r in zip(remaining, decoding, strict=True) if r.prefix_key or r.published_blocks]
+    return remaining, min(most, max(remaining), *leaves)
+
+
+def _array_stretch(
+    engine: Engine, clock: VirtualClock, incoming: Incoming, remaining: list[int], most: int, begins_before: float,
+    ends_by: float,
+) -> Stretch | None:  # fmt: skip
+    course = course_of(engine, remaining, most)
+    if course.finishes and len(course.taken) and course.taken[-1] > engine.pool.free_blocks - engine.pool.cached_blocks:
+        # Cached blocks would be forgotten, and which of them depends on who has finished by then.
+        course = course_of(engine, remaining, min(most, *remaining))
+    if not len(course.decodes):
         return None
     work, seconds = engine.runner.decode_stretch(course.decodes, course.context_tokens)
-    times = np.empty(len(seconds) + 1)
-    times[0], times[1:] = now, seconds
-    np.add.accumulate(times, out=times)
+    times = np.concatenate(((clock.now(),), seconds)).cumsum()
     steps = min(int(times[:-1].searchsorted(begins_before)), int(times[1:].searchsorted(ends_by, side="right")))
-    queue = QueueColumns(engine, course, steps) if scheduler.waiting else None
+    queue = QueueColumns(engine, course, steps) if engine.scheduler.waiting else None
     if queue is not None:
         steps = queue.steps
     if not steps:
         return None
     records = _records(engine, times[: steps + 1], course)
-    _run(engine, clock, incoming, times[: steps + 1], records, queue)
+    _run(engine, clock, incoming, times[: steps + 1].tolist(), records, queue)
     return Stretch(records, work[:steps])
 
 
 @cache
 def _is_plain(settings: EngineSettings) -> bool:
     return all(f.name in _KNOWN or getattr(settings, f.name) == f.default for f in fields(settings))
-
-
-def _course(engine: Engine, most: int, crossing: bool) -> Course | None:
-    """What the running requests do in at most `most` steps; None if that is too little to be worth it."""
-    decoding = engine.scheduler.decoding
-    remaining = [request.stop_after - request.output_tokens for request in decoding]
-    first = min(remaining)
-    if first < WORTH_STEPS and (not crossing or first_finish_admits(engine, remaining.index(first))):
-        return None
-    if not crossing:
-        return course_of(engine, remaining, min(most, first))
-    # A finish that leaves reusable blocks behind changes what others find cached: it ends the stretch.
-    leaves = [left for left, r in zip(remaining, decoding, strict=True) if r.prefix_key or r.published_blocks]
-    most = min(most, max(remaining), *leaves)
-    if most < WORTH_STEPS:
-        return None
-    course = course_of(engine, remaining, most)
-    if course.finishes and course.taken[-1] > engine.pool.free_blocks - engine.pool.cached_blocks:
-        # Cached blocks would be forgotten, and which of them depends on who has finished by then.
-        return course_of(engine, remaining, min(most, first)) if first >= WORTH_STEPS else None
-    return course
 
 
 def _records(engine: Engine, times: np.ndarray, course: Course) -> np.ndarray:
@@ -149,25 +162,24 @@ def _records(engine: Engine, times: np.ndarray, course: Course) -> np.ndarray:
 
 
 def _run(
-    engine: Engine, clock: VirtualClock, incoming: Incoming, times: np.ndarray, records: np.ndarray,
+    engine: Engine, clock: VirtualClock, incoming: Incoming, times: list[float], records: np.ndarray | None,
     queue: QueueColumns | None,
 ) -> None:  # fmt: skip
     """Let the stretch happen: arrivals that queue, requests that finish, and the tokens of those that go on."""
     steps = len(times) - 1
     leaving = _leaving(engine, steps)
-    if queue is not None:
+    if queue is not None and records is not None:
         queue.write(records, times, 0)
         while (at := incoming.peek()) <= times[-2]:  # later ones are taken in by the step after the stretch
-            step = int(times.searchsorted(at))
+            step = bisect_left(times, at)
             _leave(engine, clock, times, leaving, step)
-            clock.advance_to(float(times[step]))
+            clock.advance_to(times[step])
             incoming.deliver()
-            engine.take_in(float(times[step]))
+            engine.take_in(times[step])
             queue.write(records, times, step)
     _leave(engine, clock, times, leaving, steps)
-    now = float(times[steps])
-    clock.advance_to(now)
-    done = engine.scheduler.advance_decodes(engine.scheduler.decoding, steps, now)
+    clock.advance_to(times[steps])
+    done = engine.scheduler.advance_decodes(engine.scheduler.decoding, steps, times[steps])
     engine.skip_steps(steps)
     engine.leave(done)
 
@@ -183,11 +195,10 @@ def _leaving(engine: Engine, steps: int) -> list[tuple[int, list[Request]]]:
 
 
 def _leave(
-    engine: Engine, clock: VirtualClock, times: np.ndarray, leaving: list[tuple[int, list[Request]]], by: int
+    engine: Engine, clock: VirtualClock, times: list[float], leaving: list[tuple[int, list[Request]]], by: int
 ) -> None:
     """Book the requests that finish by the end of the step of that number, counted from 1."""
     while leaving and leaving[-1][0] <= by:
         steps, requests = leaving.pop()
-        now = float(times[steps])
-        clock.advance_to(now)
-        engine.leave(engine.scheduler.advance_decodes(requests, steps, now))
+        clock.advance_to(times[steps])
+        engine.leave(engine.scheduler.advance_decodes(requests, steps, times[steps]))

@@ -46,13 +46,14 @@ def course_of(engine: Engine, remaining: list[int], steps: int) -> Course:
     decodes = np.full(steps, len(decoding))
     context_tokens = scheduler.context_tokens + len(decoding) * (count + 1)
     # A block is full whenever its phase comes round.
-    grown = np.resize(np.bincount(-np.array(computed) % size, minlength=size), steps)
-    freed = np.zeros((3, steps), dtype=np.int64)  # blocks, promised blocks, tokens written, of those that have finished
-    finished = np.zeros(steps, dtype=np.int64)
+    grown = np.bincount([-tokens % size for tokens in computed], minlength=size)[count % size]
+    freed = np.zeros(
+        (4, steps), dtype=np.int64
+    )  # blocks, promises, tokens written, and requests, of those that finished
     for index, left in enumerate(remaining):
         if left > steps:
             continue
-        finished[left - 1 :] += 1
+        freed[3, left - 1 :] += 1
         if left == steps:
             continue
         start, request = computed[index], decoding[index]
@@ -60,8 +61,10 @@ def course_of(engine: Engine, remaining: list[int], steps: int) -> Course:
         context_tokens[left:] -= start + 1 + count[left:]
         grown[left + -(start + left) % size :: size] -= 1
         held = -(-(start + left) // size)
-        freed[:, left:] += [[held], [max(0, request.reserved_blocks - held)], [start + left]]
-    taken = grown.cumsum()
+        freed[0, left:] += held
+        freed[1, left:] += max(0, request.reserved_blocks - held)
+        freed[2, left:] += start + left
+    taken, finished = grown.cumsum(), freed[3]
     free = pool.free_blocks - taken + freed[0]
     reserved = admission.reserved_blocks - freed[1]
     if engine.settings.reserve == "max_tokens":  # then growth comes out of what was reserved at admission

@@ -65,13 +65,13 @@ class QueueColumns:
             comes_in |= ~full & (room >= engine.scheduler.waiting.window_needs[0])
         self.steps = int(comes_in.argmax()) if comes_in.any() else steps
 
-    def write(self, records: np.ndarray, times: np.ndarray, start: int) -> None:
+    def write(self, records: np.ndarray, times: list[float], start: int) -> None:
         """Write the queue's columns from step `start` on, as the queue is now."""
         waiting, counters, steps = self._engine.scheduler.waiting, self._engine.counters, len(records)
         needs = np.array(waiting.window_needs)
         if start == 0:
             records[:, _COLUMN["stop_reason"]] = self._stop[:steps]
-            records[:, _COLUMN["head_wait_seconds"]] = times[:-1] - waiting.head.stage_since
+            records[:, _COLUMN["head_wait_seconds"]] = np.array(times[:-1]) - waiting.head.stage_since
         else:
             records[start:, _COLUMN["waiting"]] = len(waiting)
             records[start:, _COLUMN["arrived_total"]] = counters.arrived

@@ -22,6 +22,7 @@ from .clock import VirtualClock
 from .engine import Engine, OpenStep, RequestRejected
 from .faults import FOREVER, Fault, Faults
 from .fused import Stretch, decode_stretch
+from .fused_short import Steps
 from .request import Request, Stage
 from .runners.model import NO_WORK, ModelRunner
 from .step_extras import step_fields
@@ -326,8 +327,12 @@ class StepLog:
         self._rows.append(record)
         self._works.append(work)
 
-    def add_stretch(self, stretch: Stretch) -> None:
+    def add_stretch(self, stretch: Stretch | Steps) -> None:
         """Many at once."""
+        if isinstance(stretch, Steps):
+            self._rows += stretch.records
+            self._works += stretch.works
+            return
         self._close_rows()
         self._blocks.append(stretch)
 

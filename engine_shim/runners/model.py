@@ -155,10 +155,9 @@ class ModelRunner:
         whole: np.ndarray = self._cost(tokens, samples, pairs, read_tokens, sequences, prefills, np.maximum)[1]
         return whole
 
-    def decode_seconds(self, decodes: int, context_tokens: int) -> float:
-        """How long a pure decode step of `decodes` requests that read `context_tokens` in all takes."""
-        seconds: float = self._cost(decodes, decodes, context_tokens, context_tokens, decodes)[1]
-        return seconds
+    def decode_step(self, decodes: int, context_tokens: int) -> tuple[tuple[float, float, float, float], float]:
+        """WORK_FIELDS and seconds of a pure decode step of `decodes` requests that read `context_tokens` in all."""
+        return self._cost(decodes, decodes, context_tokens, context_tokens, decodes)
 
     def decode_stretch(self, decodes: Number, context_tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Pure decode steps of `decodes` requests that read `context_tokens` in all: WORK_FIELDS [steps, 4] and seconds.
