@@ -145,6 +145,9 @@ class Demand:
     ) -> None:
         self._start = start
         self._sources = [_Source(s, r, pool_tokens, seed) for s, r in zip(streams, rates_per_s, strict=True)]
+        self._next: _Source | None = None
+        self._next_at = math.inf
+        self._look()
         self._closed: dict[Request, _Source] = {}
         self._impatience = Impatience()
         self.impatient = any(s.abort_after_s < math.inf or s.retry is not None for s in streams)  # clients give up
@@ -152,18 +155,17 @@ class Demand:
 
     def peek(self) -> float:
         """Clock time of the next arrival, infinity if none is known."""
-        source = self._first()
-        at = math.inf if source is None else self._start + source.due[0]
-        return min(at, self._impatience.next_again()) if self.impatient else at
+        return min(self._next_at, self._impatience.next_again()) if self.impatient else self._next_at
 
     def take(self) -> Request:
         """The request that `peek` spoke of. IndexError if there is none."""
-        source = self._first()
+        source = self._next
         if self.impatient and self._impatience.next_again() <= self.peek():
             return self._impatience.take_again()
         if source is None:
             raise IndexError("no request is due")
         request = source.take(self._start)
+        self._look()
         if self.impatient:
             self._watch(request, source.stream, 1)
         if source.stream.arrivals == "closed":
@@ -212,7 +214,10 @@ class Demand:
         if source is not None:
             served = request.finish_reason in ("stop", "length")
             source.finished(max(request.finished_at, request.arrived_at) - self._start, served)
+            self._look()
 
-    def _first(self) -> _Source | None:
-        waiting = [s for s in self._sources if s.due]
-        return min(waiting, key=lambda s: s.due[0]) if waiting else None
+    def _look(self) -> None:
+        """Find the source that is due first."""
+        due = [source for source in self._sources if source.due]
+        self._next = min(due, key=lambda source: source.due[0]) if due else None
+        self._next_at = math.inf if self._next is None else self._start + self._next.due[0]
