@@ -44,6 +44,8 @@ UNKNOWN_AFTER_S = 45.0
 RECURRENT_UNKNOWN_AFTER_S = 20.0
 TOGETHER_S = 120.0
 """An episode that ended so shortly before its cause was named belongs to it."""
+TRIGGER_KNOWN_S = 120.0
+"""What set an incident off is seen by then; what moves later is another story."""
 AFTERMATH_S = 120.0
 """So long may the backlog of an incident that is over make requests late; it is no incident of its own."""
 EASED_AFTER_S = 60.0
@@ -213,7 +215,7 @@ class Tracker:
         now = j.window.now
         o.last = now
         o.alternatives.update({f.rule: f.confidence for f in j.unsure if f.rule != o.rule})
-        if o.trigger is None:
+        if o.trigger is None and now - o.detected_at <= TRIGGER_KNOWN_S:
             o.trigger = trigger(j.window, o.onset_at)
         if j.harm.felt:
             o.harmed_at = now

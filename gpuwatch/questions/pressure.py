@@ -19,6 +19,8 @@ LONG_SHARE = 0.5
 FIT_SHARE = 0.2
 PLATEAU_RATIO = 0.97
 SURGE_BEFORE_S = 60.0
+SURGE_KNOWN_S = 150.0
+"""A step that set a queue off is seen by then; one that is found later is chance."""
 UNSURE = 0.45
 """Not sure enough to open an incident, enough to keep one open."""
 
@@ -62,7 +64,8 @@ def pressure(w: Window) -> Pressure | None:
         return None
     mu = f.completions_per_s
     rise, rise_at = w.once(surge), w.once(surge_at)
-    if rise_at is None or not (rise_at - 15 <= began <= rise_at + SURGE_BEFORE_S):
+    set_it_off = rise_at is not None and rise_at - 15 <= began <= rise_at + SURGE_BEFORE_S
+    if not set_it_off or w.now - began > SURGE_KNOWN_S:
         rise, rise_at = None, None
     factors = w.maybe(load_factors)
     factor = math.nan if factors is None else (factors.seqs if full[0] == "batch" else factors.kv)

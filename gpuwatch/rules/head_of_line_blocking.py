@@ -33,7 +33,9 @@ SPAN_S = 30.0
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits; set on recorded scenarios."""
 
-    held_s: float = 5.0  # so long, without a break, must a request that would fit have been held up
+    held_s: float = 3.0  # so long, without a break, must a request that would fit have been held up
+    held_inferred_s: float = 7.0  # the same where free cache stands for who would fit
+    stalled_s: float = 5.0  # so much of half a minute went into one prompt's steps
     head_wait_slo_ratio: float = 2.0  # the head waits this many TTFT objectives
     prefill_step_slo_ratio: float = 1.0  # a step as long as the TTFT objective, spent on one prompt
     cycles: int = 3  # from here on it is batch_thrashing
@@ -57,13 +59,13 @@ def _admission(w: Window, p: Params) -> Finding | None:
         could_go = (w.series("waiting_fit", SPAN_S, thin=0.3) > 0) & has_room(w, SPAN_S)
         held = waiting & held_back(w, SPAN_S) & (could_go | promised_to_one(w, SPAN_S))
         head_s = w.level("head_wait_seconds")
-        sure, signal = 0.85, "waiting_fit"
+        sure, signal, held_s = 0.85, "waiting_fit", p.held_s
     else:
         held = waiting & (w.series("kv_usage_ratio", SPAN_S, thin=0.3) < p.free_usage_ratio)
         held &= w.series("req_running", SPAN_S, thin=0.3) < 0.95 * full_batch(w)
-        head_s, sure, signal = math.nan, 0.6, "kv_usage_ratio"
+        head_s, sure, signal, held_s = math.nan, 0.6, "kv_usage_ratio", p.held_inferred_s
     run_s = _last_run(held)
-    if run_s < p.held_s or _stands_still(w, p.held_s):
+    if run_s < held_s or _stands_still(w, p.held_s):
         return None
     if not math.isnan(head_s) and head_s < p.head_wait_slo_ratio * w.slo.ttft_p95_s:
         return None
@@ -79,7 +81,7 @@ def _admission(w: Window, p: Params) -> Finding | None:
         onset_at=math.floor(w.now) - run_s,
         mechanism="kv_admission",
         evidence=(
-            w.evidence(f"requests that would fit are held up ({signal}), seconds", run_s, p.held_s, ">=", SPAN_S),
+            w.evidence(f"requests that would fit are held up ({signal}), seconds", run_s, held_s, ">=", SPAN_S),
             w.evidence("head_wait_seconds", None if math.isnan(head_s) else head_s, w.slo.ttft_p95_s, ">", 1),
             w.evidence("kv_usage_ratio", 1 - free, p.free_usage_ratio, "<", run_s),
             w.evidence("req_waiting", w.level("req_waiting"), 0.0, ">", 1),
@@ -107,7 +109,7 @@ def _compute(w: Window, p: Params) -> Finding | None:
     slow = (seconds >= p.prefill_step_slo_ratio * w.slo.ttft_p95_s) & (longest >= 8 * usual) & (waiting > 0)
     spent_s = float(np.nansum(np.where(slow, 1.0, 0.0)))
     s = w.once(stall)
-    if spent_s < p.held_s or s.for_s > max(10.0, 3 * (s.predicted_s or 0.0)):
+    if spent_s < p.stalled_s or s.for_s > max(10.0, 3 * (s.predicted_s or 0.0)):
         return None
     return Finding(
         rule="head_of_line_blocking",
@@ -152,7 +154,7 @@ RULE = Rule(
     params=Params,
     needs=("req_waiting", "kv_usage_ratio", "req_running"),
     opens_eyes="let the agent read the engine's step ring (GPUWATCH_RING_DIR): it shows the head and who would fit",
-    for_s=3,
+    for_s=1,
     resolve_s=20,
     severity="ticket",
     action="limit_client",
