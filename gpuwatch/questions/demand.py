@@ -68,13 +68,16 @@ def surge(w: Window) -> RateChange | None:
     The rates are those of the minute before and the minute after: a rate that climbs over minutes is no step. At a few
     requests a second two minutes differ by half by chance; their own difference must be unlikely too (llr ≥ 6).
     """
-    counts = arrivals(w, 300.0)
-    if np.isnan(counts).mean() > 0.7:
+    counts = arrivals(w, 360.0)
+    recent = counts[-300:]
+    if np.isnan(recent).mean() > 0.7:
         return None
-    found = rate_change(counts)
+    found = rate_change(recent)
     if found is None or found.llr < 8:
         return None
-    minutes = counts[max(0, found.cell - 60) : found.cell], counts[found.cell : found.cell + 60]
+    # A change at the far end of the five minutes has its whole minute before, too.
+    at = found.cell + len(counts) - len(recent)
+    minutes = counts[max(0, at - 60) : at], counts[at : at + 60]
     before, after = float(np.nanmean(minutes[0])), float(np.nanmean(minutes[1]))
     if after < SURGE_RATIO * max(before, 1e-9) or split_llr(*minutes) < LOCAL_LLR:
         return None
