@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass, fields
-from functools import cache
 from typing import Protocol
 
 import numpy as np
@@ -23,7 +22,6 @@ from .fused_course import Course, course_of
 from .fused_queue import QueueColumns, can_admit, first_finish_admits
 from .fused_short import Steps, short_stretch
 from .request import Request
-from .settings import EngineSettings
 from .step import STEP_FIELDS, StepPlan
 
 MAX_STEPS = 256
@@ -62,74 +60,99 @@ class Incoming(Protocol):
         ...
 
 
-def decode_stretch(engine: Engine, clock: VirtualClock, incoming: Incoming, ends_by: float) -> Stretch | Steps | None:
-    """Run pure decode steps at once, as many as end by a clock time; None if that is not possible, or not worth it."""
-    scheduler = engine.scheduler
-    if scheduler.prefilling or not scheduler.decoding or engine.has_mail() or not engine.pool.interchangeable:
-        return None
-    if scheduler.speculation.drafts:
-        return None
-    plain = _is_plain(engine.settings)
-    queues_only = plain and bool(scheduler.waiting) and engine.settings.admission == "fifo"
-    begins_before = min(
-        np.inf if queues_only else incoming.peek(), scheduler.order.changes_at(), engine.protection.next_expiry()
-    )
-    decodes, now = len(scheduler.decoding), clock.now()
-    _, step_s = engine.runner.decode_step(decodes, scheduler.context_tokens + decodes)
-    most = min((min(begins_before, ends_by) - now) / step_s, MAX_STEPS)
-    short = not scheduler.waiting and most < SHORT_STEPS
-    worth = WORTH_STEPS if short else ARRAY_WORTH_STEPS
-    if most < worth or not scheduler.batching.fusable or can_admit(engine):
-        return None
-    remaining, most = _horizon(engine, min(int(most) + 8, MAX_STEPS), crossing=plain and not incoming.reacts)
-    if most < worth:
-        return None
-    if short:
+class Fuser:
+    """Computes stretches for an engine in virtual time, with the requests that come to it."""
+
+    def __init__(self, engine: Engine, clock: VirtualClock, incoming: Incoming) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._incoming = incoming
+        settings = engine.settings
+        self._plain = all(f.name in _KNOWN or getattr(settings, f.name) == f.default for f in fields(settings))
+
+    def stretch(self, ends_by: float) -> Stretch | Steps | None:
+        """Run pure decode steps at once, as many as end by a clock time; None if that cannot be, or is not worth it."""
+        engine, scheduler = self._engine, self._engine.scheduler
+        if scheduler.prefilling or not scheduler.decoding or engine.has_mail() or not engine.pool.interchangeable:
+            return None
+        if scheduler.speculation.drafts or not scheduler.batching.fusable:
+            return None
+        queues_only = self._plain and bool(scheduler.waiting) and engine.settings.admission == "fifo"
+        begins_before = min(
+            np.inf if queues_only else self._incoming.peek(),
+            scheduler.order.changes_at(),
+            engine.protection.next_expiry(),
+        )
+        decodes, now = len(scheduler.decoding), self._clock.now()
+        _, step_s = engine.runner.decode_step(decodes, scheduler.context_tokens + decodes)
+        most = min((min(begins_before, ends_by) - now) / step_s, MAX_STEPS)
+        short = not scheduler.waiting and most < SHORT_STEPS
+        worth = WORTH_STEPS if short else ARRAY_WORTH_STEPS
+        if most < worth or can_admit(engine):
+            return None
+        remaining, most = self._horizon(min(int(most) + 8, MAX_STEPS))
+        if most < worth:
+            return None
+        if not short:
+            return self._array_stretch(remaining, most, begins_before, ends_by)
         done, times = short_stretch(engine, remaining, most, begins_before, ends_by)
-        if done.records:
-            _run(engine, clock, incoming, times, None, None)
-        return done if done.records else None
-    return _array_stretch(engine, clock, incoming, remaining, most, begins_before, ends_by)
+        if not done.records:
+            return None
+        self._run(times, None, None)
+        return done
 
+    def _horizon(self, most: int) -> tuple[list[int], int]:
+        """The tokens that each decoding request has left, and after how many steps a stretch has to end for them."""
+        decoding = self._engine.scheduler.decoding
+        remaining = [request.stop_after - request.output_tokens for request in decoding]
+        first = min(remaining)
+        if not self._plain or self._incoming.reacts:
+            return remaining, min(most, first)
+        if first < ARRAY_WORTH_STEPS and first_finish_admits(self._engine, remaining.index(first)):
+            return remaining, min(most, first)
+        # A finish that leaves reusable blocks behind changes what others find cached: it ends the stretch.
+        leaves = [left for left, r in zip(remaining, decoding, strict=True) if r.prefix_key or r.published_blocks]
+        return remaining, min(most, max(remaining), *leaves)
 
-def _horizon(engine: Engine, most: int, crossing: bool) -> tuple[list[int], int]:
-    """The tokens that each decoding request has left, and after how many steps a stretch has to end because of them."""
-    decoding = engine.scheduler.decoding
-    remaining = [request.stop_after - request.output_tokens for request in decoding]
-    first = min(remaining)
-    if not crossing or (first < ARRAY_WORTH_STEPS and first_finish_admits(engine, remaining.index(first))):
-        return remaining, min(most, first)
-    # A finish that leaves reusable blocks behind changes what others find cached: it ends the stretch.
-    leaves = [left for left, r in zip(remaining, decoding, strict=True) if r.prefix_key or r.published_blocks]
-    return remaining, min(most, max(remaining), *leaves)
+    def _array_stretch(self, remaining: list[int], most: int, begins_before: float, ends_by: float) -> Stretch | None:
+        engine = self._engine
+        course = course_of(engine, remaining, most)
+        blank = engine.pool.free_blocks - engine.pool.cached_blocks
+        if course.finishes and len(course.taken) and course.taken[-1] > blank:
+            # Cached blocks would be forgotten, and which of them depends on who has finished by then.
+            course = course_of(engine, remaining, min(most, *remaining))
+        if not len(course.decodes):
+            return None
+        work, seconds = engine.runner.decode_stretch(course.decodes, course.context_tokens)
+        times = np.concatenate(((self._clock.now(),), seconds)).cumsum()
+        steps = min(int(times[:-1].searchsorted(begins_before)), int(times[1:].searchsorted(ends_by, side="right")))
+        queue = QueueColumns(engine, course, steps) if engine.scheduler.waiting else None
+        if queue is not None:
+            steps = queue.steps
+        if not steps:
+            return None
+        records = _records(engine, times[: steps + 1], course)
+        self._run(times[: steps + 1].tolist(), records, queue)
+        return Stretch(records, work[:steps])
 
-
-def _array_stretch(
-    engine: Engine, clock: VirtualClock, incoming: Incoming, remaining: list[int], most: int, begins_before: float,
-    ends_by: float,
-) -> Stretch | None:  # fmt: skip
-    course = course_of(engine, remaining, most)
-    if course.finishes and len(course.taken) and course.taken[-1] > engine.pool.free_blocks - engine.pool.cached_blocks:
-        # Cached blocks would be forgotten, and which of them depends on who has finished by then.
-        course = course_of(engine, remaining, min(most, *remaining))
-    if not len(course.decodes):
-        return None
-    work, seconds = engine.runner.decode_stretch(course.decodes, course.context_tokens)
-    times = np.concatenate(((clock.now(),), seconds)).cumsum()
-    steps = min(int(times[:-1].searchsorted(begins_before)), int(times[1:].searchsorted(ends_by, side="right")))
-    queue = QueueColumns(engine, course, steps) if engine.scheduler.waiting else None
-    if queue is not None:
-        steps = queue.steps
-    if not steps:
-        return None
-    records = _records(engine, times[: steps + 1], course)
-    _run(engine, clock, incoming, times[: steps + 1].tolist(), records, queue)
-    return Stretch(records, work[:steps])
-
-
-@cache
-def _is_plain(settings: EngineSettings) -> bool:
-    return all(f.name in _KNOWN or getattr(settings, f.name) == f.default for f in fields(settings))
+    def _run(self, times: list[float], records: np.ndarray | None, queue: QueueColumns | None) -> None:
+        """Let the stretch happen: arrivals that queue, requests that finish, and the tokens of those that go on."""
+        engine, clock, steps = self._engine, self._clock, len(times) - 1
+        leaving = _leaving(engine, steps)
+        if queue is not None and records is not None:
+            queue.write(records, times, 0)
+            while (at := self._incoming.peek()) <= times[-2]:  # later ones are taken in by the step after the stretch
+                step = bisect_left(times, at)
+                _leave(engine, clock, times, leaving, step)
+                clock.advance_to(times[step])
+                self._incoming.deliver()
+                engine.take_in(times[step])
+                queue.write(records, times, step)
+        _leave(engine, clock, times, leaving, steps)
+        clock.advance_to(times[steps])
+        done = engine.scheduler.advance_decodes(engine.scheduler.decoding, steps, times[steps])
+        engine.skip_steps(steps)
+        engine.leave(done)
 
 
 def _records(engine: Engine, times: np.ndarray, course: Course) -> np.ndarray:
@@ -159,29 +182,6 @@ def _records(engine: Engine, times: np.ndarray, course: Course) -> np.ndarray:
     for name, values in columns.items():
         records[:, _COLUMN[name]] = values
     return records
-
-
-def _run(
-    engine: Engine, clock: VirtualClock, incoming: Incoming, times: list[float], records: np.ndarray | None,
-    queue: QueueColumns | None,
-) -> None:  # fmt: skip
-    """Let the stretch happen: arrivals that queue, requests that finish, and the tokens of those that go on."""
-    steps = len(times) - 1
-    leaving = _leaving(engine, steps)
-    if queue is not None and records is not None:
-        queue.write(records, times, 0)
-        while (at := incoming.peek()) <= times[-2]:  # later ones are taken in by the step after the stretch
-            step = bisect_left(times, at)
-            _leave(engine, clock, times, leaving, step)
-            clock.advance_to(times[step])
-            incoming.deliver()
-            engine.take_in(times[step])
-            queue.write(records, times, step)
-    _leave(engine, clock, times, leaving, steps)
-    clock.advance_to(times[steps])
-    done = engine.scheduler.advance_decodes(engine.scheduler.decoding, steps, times[steps])
-    engine.skip_steps(steps)
-    engine.leave(done)
 
 
 def _leaving(engine: Engine, steps: int) -> list[tuple[int, list[Request]]]:

@@ -136,15 +136,18 @@ class RunningRequests:
         """Book `steps` decodes of each of `requests`, the last at `now`; the caller knows that there are blocks."""
         block_tokens = self.pool.block_tokens
         done: list[Request] = []
-        counts = []
+        growing, counts = [], []
         for request in requests:
             request.computed_tokens = computed = request.computed_tokens + steps
             request.output_tokens = generated = request.output_tokens + steps
             request.last_token_at = now
-            counts.append(-(-computed // block_tokens) - len(request.blocks))
+            missing = -(-computed // block_tokens) - len(request.blocks)
+            if missing:
+                growing.append(request)
+                counts.append(missing)
             if generated >= request.stop_after:
                 done.append(request)
-        self.give_blocks(requests, counts)
+        self.give_blocks(growing, counts)
         tokens = steps * len(requests)
         self.written_tokens += tokens
         self.context_tokens += tokens

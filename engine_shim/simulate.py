@@ -21,7 +21,7 @@ import numpy as np
 from .clock import VirtualClock
 from .engine import Engine, OpenStep, RequestRejected
 from .faults import FOREVER, Fault, Faults
-from .fused import Stretch, decode_stretch
+from .fused import Fuser, Stretch
 from .fused_short import Steps
 from .request import Request, Stage
 from .runners.model import NO_WORK, ModelRunner
@@ -112,6 +112,7 @@ class Player:
         self._engine = engine
         self._clock = engine.clock
         self._intake = Intake(OneAhead(arrivals) if isinstance(arrivals, Iterator) else arrivals, engine, faults)
+        self._fuser = Fuser(engine, engine.clock, self._intake)
         self._until = until
         self._observer = observer
         self._faults = faults
@@ -144,7 +145,7 @@ class Player:
             return False
         faults = self._faults
         ends_by = min(self._next_poll, self._until, faults.next_outage(), faults.next_edge(now), faults.due)
-        stretch = decode_stretch(self._engine, self._clock, self._intake, ends_by)
+        stretch = self._fuser.stretch(ends_by)
         if stretch is None:
             return False
         self._log.add_stretch(stretch)
