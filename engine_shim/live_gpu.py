@@ -14,7 +14,8 @@ import numpy as np
 
 from engine_shim.clock import Clock
 from engine_shim.device_window import DeviceWindow
-from engine_shim.faults import Faults
+from engine_shim.faults.view import FaultView
+from engine_shim.live_faults import LiveFaults
 from engine_shim.runners.model import ModelRunner
 from engine_shim.settings import EngineSettings
 from engine_shim.step import Runner, StepPlan
@@ -42,7 +43,7 @@ class LiveGpu:
         pool_tokens: int,
         uuid: str,
         clock: Clock,
-        faults: Faults,
+        faults: LiveFaults,
     ) -> None:
         self._inner, self._model, self._clock, self._faults = inner, model, clock, faults
         self._window = DeviceWindow(model.device, settings, pool_tokens, clock.now())
@@ -66,7 +67,8 @@ class LiveGpu:
         now = self._clock.now()
         if now >= self._due:
             self._due = now + EVERY_S
-            self._page.update(now, self._close(now))
+            view = FaultView(self._faults.current)
+            self._page.update(now, view.of_gpu(0, self._close(now), now, self._model.state))
         return self._page.render()
 
     def _close(self, now: float) -> dict[str, float]:
@@ -81,7 +83,7 @@ class LiveGpu:
         return self._window.close(now, begun, busy, self._model.idle_readings(), up=True)
 
     def _open_readings(self, now: float, work: tuple[float, ...]) -> dict[str, float]:
-        if self._faults.speed(now) == 0:
+        if self._faults.current.speed(now) == 0:
             return self._model.hung_readings()
         busy_s = np.array([max(work[-1], 1e-9)])
         return {name: float(value[0]) for name, value in self._model.readings(np.array([work]), busy_s).items()}

@@ -66,6 +66,7 @@ class EngineServer:
         self._clock = clock
         self._max_body_bytes = max_body_bytes
         self._started_at = clock.now()
+        self.around: list[Callable[[ASGIApp], ASGIApp]] = []  # wrapped around the application, the last one outermost
         self._salt = secrets.token_bytes(16)
         self.response_cache = ResponseCache(0) if response_cache is None else response_cache
 
@@ -87,7 +88,10 @@ class EngineServer:
             ClientDisconnect: _on_hangup,
             Exception: _on_bug,
         }
-        return Starlette(routes=routes, exception_handlers=handlers, lifespan=self._lifespan)
+        app: ASGIApp = Starlette(routes=routes, exception_handlers=handlers, lifespan=self._lifespan)
+        for wrap in self.around:
+            app = wrap(app)
+        return app
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from engine_shim import __version__
+from engine_shim.admin import AdminRoute
 from engine_shim.clock import Clock, RealClock
 from engine_shim.devices import Device, device_named
 from engine_shim.engine import Engine
-from engine_shim.faults import Faults
+from engine_shim.faults.scheduler import HeldUpScheduler
 from engine_shim.fragmentation import cuda_allocator
-from engine_shim.live_faults import FaultyRunner, arm_outage, faults_from_texts
+from engine_shim.live_faults import FaultyRunner, LiveFaults
 from engine_shim.live_gpu import LiveGpu, gpu_uuid
+from engine_shim.live_http import FaultyFront
 from engine_shim.llama_config import config_of, read_config, shape_of
 from engine_shim.pacing import LeastStepRunner
 from engine_shim.policies import queue_rank
@@ -28,6 +30,7 @@ from engine_shim.protection.response_cache import ResponseCache
 from engine_shim.protocol import ServedModel
 from engine_shim.quantized.calls import KernelCalls
 from engine_shim.runners.model import ModelRunner, PacedRunner
+from engine_shim.scheduler import Scheduler
 from engine_shim.server import EngineServer, Pages
 from engine_shim.settings import EngineSettings
 from engine_shim.shapes import SHAPES
@@ -36,6 +39,7 @@ from engine_shim.step_extras import step_fields
 from engine_shim.telemetry import EngineInfo, EngineTelemetry, build_telemetry
 from engine_shim.telemetry.allocator_page import AllocatorPage
 from engine_shim.telemetry.compute_page import compute_families
+from engine_shim.telemetry.held_up_page import show_held_up
 from engine_shim.telemetry.protection_page import protection_families, response_cache_families
 from engine_shim.tokens import CharTokenizer, FolderTokenizer, Tokenizer
 from engine_shim.worker import EngineWorker
@@ -63,8 +67,14 @@ class ServeOptions:
     otlp_endpoint: str | None = None
     vllm_page: bool = False
     fault: tuple[str, ...] = ()
+    admin: bool = False
     max_body_bytes: int = 8 << 20
     log_level: str = "warning"
+
+    @property
+    def can_break(self) -> bool:
+        """Whether there are faults, or may be some later."""
+        return bool(self.fault) or self.admin
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +94,7 @@ class _Computing:
     runner: Runner
     vocab_size: int
     eos_token_ids: tuple[int, ...] = ()
+    faulty: FaultyRunner | None = None
     gpu: LiveGpu | None = None
     calls: KernelCalls | None = None  # products by kernel, where they are counted
 
@@ -95,13 +106,14 @@ def build(options: ServeOptions, changes: Mapping[str, Any], clock: Clock | None
     settings = _settings(options, changes, folder)
     device = device_named(options.device or "h100") if options.runner == "model" else None
     blocks = settings.pool_blocks(device)
-    wait, faults = _Wait(), faults_from_texts(options.fault, clock.now())
+    wait, faults = _Wait(), LiveFaults(options.fault, clock, options.runner)
     if device is None:
         computing = _torch(options, settings, folder, blocks, clock)
         if settings.least_step_s:
             computing.runner = LeastStepRunner(computing.runner, settings.least_step_s, clock, wait)
-        if options.fault:
-            computing.runner = FaultyRunner(computing.runner, faults, clock, wait)
+        if options.can_break:
+            computing.faulty = FaultyRunner(computing.runner, faults, settings, clock, wait)
+            computing.runner = computing.faulty
     else:
         computing = _modelled(options, settings, device, blocks, clock, wait, faults)
     model = ServedModel(
@@ -117,19 +129,35 @@ def build(options: ServeOptions, changes: Mapping[str, Any], clock: Clock | None
     telemetry.live.rank = queue_rank(settings, clock.now)
     if device is None and (options.device or "cpu") != "cpu":
         telemetry.add_families(AllocatorPage(cuda_allocator, clock.now).families())
-    engine = Engine(settings, blocks, computing.runner, clock, telemetry)
+    new_scheduler = HeldUpScheduler if options.can_break else Scheduler
+    engine = Engine(settings, blocks, computing.runner, clock, telemetry, new_scheduler)
     telemetry.add_families(protection_families(lambda: engine.protection))
-    telemetry.add_families(
-        compute_families(settings, computing.calls, lambda: engine.scheduler.speculation.counts)
-    )
-    worker = EngineWorker(engine, tick=lambda: telemetry.tick(clock.now()))
+    telemetry.add_families(compute_families(settings, computing.calls, lambda: engine.scheduler.speculation.counts))
+    if options.can_break and computing.faulty is not None:
+        computing.faulty.engine = engine
+        show_held_up(telemetry, engine)
+
+    def tick() -> None:
+        if options.can_break:
+            faults.act(engine)
+        telemetry.tick(clock.now())
+
+    worker = EngineWorker(engine, tick, lambda: faults.current.loses_abort(clock.now()))
     wait.until = worker.stopping.wait
-    pages = Pages(telemetry.render, computing.gpu.render if computing.gpu else None)
-    arm_outage(faults, clock)
+
+    def page(names: Sequence[str] | None) -> bytes:
+        fresh = telemetry.render(names)
+        return faults.current.pages.page(",".join(names or ()), fresh, clock.now()) if options.can_break else fresh
+
+    pages = Pages(page, computing.gpu.render if computing.gpu else None)
     cache = ResponseCache(settings.response_cache_entries)
     if settings.response_cache_entries:
         telemetry.add_families(response_cache_families(cache))
     server = EngineServer(model, worker, pages, clock, options.max_body_bytes, cache)
+    if options.can_break:
+        server.around.append(lambda app: FaultyFront(app, lambda: faults.current, clock))
+    if options.admin:
+        server.around.append(lambda app: AdminRoute(app, faults))
     return ServingEngine(server, engine, telemetry, model)
 
 
@@ -170,8 +198,8 @@ class _Wait:
     def __init__(self) -> None:
         self.until: Callable[[float], object] = time.sleep
 
-    def __call__(self, seconds: float) -> None:
-        self.until(seconds)
+    def __call__(self, seconds: float) -> bool:
+        return bool(self.until(seconds))
 
 
 def _is_folder(model: object) -> bool:
@@ -232,13 +260,13 @@ def _modelled(
     blocks: int,
     clock: Clock,
     wait: _Wait,
-    faults: Faults,
+    faults: LiveFaults,
 ) -> _Computing:
     timing = ModelRunner(settings, device)
-    paced = FaultyRunner(PacedRunner(timing, wait), faults, clock, wait)
+    paced = FaultyRunner(PacedRunner(timing, wait), faults, settings, clock, wait)
     uuid = gpu_uuid(options.engine_name, options.rank)
     gpu = LiveGpu(paced, timing, settings, blocks * settings.block_tokens, uuid, clock, faults)
-    return _Computing(gpu, settings.shape.vocab, gpu=gpu, calls=timing.calls)
+    return _Computing(gpu, settings.shape.vocab, faulty=paced, gpu=gpu, calls=timing.calls)
 
 
 def _tokenizer(folder: Path | None, vocab_size: int) -> Tokenizer:

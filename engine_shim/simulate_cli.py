@@ -98,7 +98,7 @@ def find_scenario(name: str) -> Path:
         candidate = folder / f"{name}.toml"
         if candidate.is_file():
             return candidate
-    known = sorted({file.stem for folder in folders for file in folder.glob("*.toml")})
+    known = dict.fromkeys(file.stem for folder in folders for file in sorted(folder.glob("*.toml")))
     raise click.UsageError(f"no scenario {name!r}; give a path, or one of: {', '.join(known) or '(none found)'}")
 
 

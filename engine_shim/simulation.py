@@ -22,10 +22,10 @@ from .scenario import Scenario
 from .settings import EngineSettings
 from .simulate import play
 from .step_extras import step_fields
-from .telemetry import EngineInfo, EngineTelemetry, build_telemetry
+from .telemetry import EngineInfo, build_telemetry
 from .telemetry.compute_page import compute_families
 from .telemetry.gpu_page import Gpu, GpuPage
-from .telemetry.held_up_page import held_up_families
+from .telemetry.held_up_page import show_held_up
 from .telemetry.protection_page import protection_families
 from .world import World
 
@@ -110,13 +110,6 @@ def faults_of(scenario: Scenario, start: float) -> Faults:
         if getattr(fault, "gpu", 0) >= gpus:
             raise ValueError(f"a {fault.kind} names GPU {fault.gpu}, and the engine has {gpus}; set tensor_parallel")
     return Faults(faults)
-
-
-def show_held_up(telemetry: EngineTelemetry, engine: Engine) -> None:
-    """Deferred and stalled requests, where the engine's scheduler knows of them."""
-    if hasattr(engine.scheduler, "deferred"):
-        telemetry.live.deferred = lambda: len(engine.scheduler.deferred)
-        telemetry.add_families(held_up_families(lambda: engine.scheduler.deferred, lambda: engine.scheduler.stalled))
 
 
 def blocks_of(scenario: Scenario, device: Device) -> int:

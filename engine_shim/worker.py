@@ -27,11 +27,14 @@ class EngineWorker:
     `tick` is called between steps when there is nothing to do, about every `IDLE_TICK_S` seconds.
     """
 
-    def __init__(self, engine: Engine, tick: Callable[[], None]) -> None:
+    def __init__(
+        self, engine: Engine, tick: Callable[[], None], loses_abort: Callable[[], bool] = lambda: False
+    ) -> None:
         self.failure = ""
         self.stopping = threading.Event()  # a paced runner waits on it, so that shutdown does not wait for a step
         self._engine = engine
         self._tick = tick
+        self._loses_abort = loses_abort  # a fault: the engine does not hear of clients that go
         self._wake = threading.Event()
         self._touched: dict[Generation, None] = {}  # by the step under way, in the engine's thread
         self._live: set[Generation] = set()  # in the event loop's thread
@@ -65,6 +68,8 @@ class EngineWorker:
 
     def abort(self, request_id: str) -> None:
         """Take a request out before the next step; no matter if it has left already."""
+        if self._loses_abort():
+            return
         self._engine.abort(request_id)
         self._wake.set()
 

@@ -41,7 +41,11 @@ Build = Callable[[str, float, float, dict[str, Any]], Any]  # kind, at, until, t
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of fault. `lasts`: it has until_s ("needed": always). `live`: also behind the server, on which runners."""
+    """A kind of fault.
+
+    `lasts`: whether it has until_s ("may", "needed", "never"). `live`: whether it is also played in real time, behind the
+    server: on "both" runners, on the "model" one, or not at all ("").
+    """
 
     keys: tuple[Key, ...]
     build: Build
@@ -68,10 +72,10 @@ _MOST = 1e9
 
 KINDS: dict[str, Kind] = {
     # How fast steps go.
-    "hung_step": Kind((), lambda kind, at, until, keys: Slowdown(at, until, 0.0, kind), "needed", "both"),
+    "hung_step": Kind((), lambda kind, at, until, _: Slowdown(at, until, 0.0, kind), "needed", "both"),
     HUNG_COLLECTIVE: Kind(
         (Key("gpu", 0, whole=True, high=1023),),
-        lambda kind, at, until, keys: Slowdown(at, until, 0.0, kind, keys["gpu"]), "may", "model",
+        lambda kind, at, until, keys: Slowdown(at, until, 0.0, kind, keys["gpu"]),
     ),
     "slow_step": Kind(
         (_FACTOR,), lambda kind, at, until, keys: Slowdown(at, until, 1.0 / keys["factor"], kind), "needed", "both"
@@ -103,7 +107,7 @@ KINDS: dict[str, Kind] = {
         (
             Key("bytes_per_request", above=True), Key("limit_bytes", FOREVER, above=True), _DOWN,
         ),
-        _window(HostMemoryLeak), live="both",
+        _window(HostMemoryLeak),
     ),
     "idle_spin": Kind((Key("cores", 1.0, above=True, high=1024),), _window(IdleSpin)),
     "slow_tokenizer": Kind(
@@ -122,7 +126,7 @@ KINDS: dict[str, Kind] = {
     "lost_abort": Kind((), _window(LostAbort), live="both"),
     "oversized_request": Kind(
         (Key("pool_ratio", 1.2, above=True, high=1000),),
-        lambda kind, at, until, keys: OversizedRequest(at, keys["pool_ratio"]), "never", "model",
+        lambda _kind, at, _until, keys: OversizedRequest(at, keys["pool_ratio"]), "never", "model",
     ),
     # Memory, and what a request waits for besides it.
     "block_leak": Kind((Key("blocks_per_min", above=True, high=_MOST),), _window(BlockLeak), live="both"),
@@ -142,17 +146,17 @@ KINDS: dict[str, Kind] = {
         _window(GrammarCompile), live="both",
     ),
     # The process, and the looking.
-    "restart": Kind((Key("down_s"),), lambda kind, at, until, keys: Outage(at, keys["down_s"], kind), "never", "both"),
+    "restart": Kind((Key("down_s"),), lambda kind, at, _until, keys: Outage(at, keys["down_s"], kind), "never", "both"),
     "crash": Kind(
         (_DOWN, Key("xid", 0, high=1e6, whole=True)),
-        lambda kind, at, until, keys: Outage(at, keys["down_s"], kind, keys["xid"]), "never", "both",
+        lambda kind, at, _until, keys: Outage(at, keys["down_s"], kind, keys["xid"]), "never", "both",
     ),
     "failed_start": Kind(
         (Key("try_s", 20.0, above=True, high=86_400), Key("attempts", FOREVER, low=1, whole=True)),
-        lambda kind, at, until, keys: Outage(
+        lambda kind, at, _until, keys: Outage(
             at, (keys["attempts"] + 1) * keys["try_s"], kind, try_s=keys["try_s"]
         ),
-        "never", "both",
+        "never",
     ),
     "exporter_frozen": Kind((), _window(ExporterFrozen), live="both"),
 }  # fmt: skip

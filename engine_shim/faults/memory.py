@@ -37,24 +37,24 @@ class LeakedBlocks:
     """Takes blocks out of an engine's pool as time passes. A new life of the engine has a whole pool again."""
 
     def __init__(self, fault: BlockLeak) -> None:
-        self._fault = fault
+        self.fault = fault
         self._epoch = 0
         self._since = fault.at
         self.lost_blocks = 0
 
     def next_change(self, now: float) -> float:
         """When the next block is lost."""
-        if now >= self._fault.until:
+        if now >= self.fault.until:
             return math.inf
-        return max(self._since + (self.lost_blocks + 1) * 60.0 / self._fault.blocks_per_min, self._fault.at)
+        return max(self._since + (self.lost_blocks + 1) * 60.0 / self.fault.blocks_per_min, self.fault.at)
 
     def act(self, engine: Engine, now: float) -> None:
         """Lose what is due by `now`; blocks in use are not taken from anybody."""
         if engine.epoch != self._epoch:
-            self._epoch, self.lost_blocks, self._since = engine.epoch, 0, max(self._fault.at, engine.started_at)
-        if not self._fault.acts(now):
+            self._epoch, self.lost_blocks, self._since = engine.epoch, 0, max(self.fault.at, engine.started_at)
+        if not self.fault.acts(now):
             return
-        due = math.floor((now - self._since) * self._fault.blocks_per_min / 60.0 + 1e-9) - self.lost_blocks
+        due = math.floor((now - self._since) * self.fault.blocks_per_min / 60.0 + 1e-9) - self.lost_blocks
         free = engine.pool.free_blocks - engine.scheduler.admission.reserved_blocks
         if due > 0:
             engine.pool.take(max(min(due, free), 0))

@@ -38,7 +38,9 @@ GROWTH_EVERY_S = 1.0  # how often the process' memory is looked at
 class Faults:
     """The faults of one run of one engine."""
 
-    def __init__(self, faults: Sequence[Any]) -> None:
+    def __init__(self, faults: Sequence[Any], before: Faults | None = None) -> None:
+        """`before` is what acted until now, where a fault comes or goes while the engine runs."""
+
         def of(*kinds: type) -> list[Any]:
             return [fault for fault in faults if isinstance(fault, kinds)]
 
@@ -47,9 +49,12 @@ class Faults:
         self._outages: list[Outage] = sorted(of(Outage), key=lambda outage: outage.at)
         self._device = DeviceChanges(of(ClockLimit, LowIdleClock, StepCreep, Neighbor))
         self._quotas = [Quota(fault) for fault in of(CpuQuota)]
-        self._leaks = [LeakedBlocks(fault) for fault in of(BlockLeak)]
+        known = {} if before is None else {leak.fault: leak for leak in before._leaks}
+        self._leaks = [known.get(fault) or LeakedBlocks(fault) for fault in of(BlockLeak)]
         self._offloads: list[OffloadStall] = of(OffloadStall)
-        self._oversized: list[OversizedRequest] = sorted(of(OversizedRequest), key=lambda fault: fault.at)
+        self._let_in: set[OversizedRequest] = set() if before is None else before._let_in
+        coming = [fault for fault in of(OversizedRequest) if fault not in self._let_in]
+        self._oversized: list[OversizedRequest] = sorted(coming, key=lambda fault: fault.at)
         self._lost_aborts: list[LostAbort] = of(LostAbort)
         self._proxies: list[LumpyProxy] = of(LumpyProxy)
         self._growing: list[HostMemoryLeak] = of(HostMemoryLeak)
@@ -62,7 +67,7 @@ class Faults:
         self.pages = FrozenPages(of(ExporterFrozen))
         self.shows_host = bool(self._quotas or self._growing or self._spins or of(SlowTokenizer))
         changes = self._device.next_change(-FOREVER) < FOREVER or any(n.isolated for n in of(Neighbor))
-        self._acts = bool(changes or self._leaks or self._oversized or self._growing)
+        self._acts = bool(changes or self._leaks or self._oversized or self._growing or before is not None)
         self.due = -FOREVER if self._acts else FOREVER
         self._steps_matter = bool(self._offloads or self._stalls or self._adapters or self._grammars)
 
@@ -134,6 +139,7 @@ class Faults:
             for leak in self._leaks:
                 leak.act(engine, now)
             while self._oversized and self._oversized[0].at <= now:
+                self._let_in.add(self._oversized[0])
                 self._oversized.pop(0).let_in(engine, now)
             self._grow(engine, now)
         dues = [self._device.next_change(now), *(leak.next_change(now) for leak in self._leaks)]
@@ -170,11 +176,26 @@ class Faults:
         from .scheduler import HeldUpScheduler
 
         def new(settings: EngineSettings, pool: KvPool, counters: Counters) -> Scheduler:
-            gates: list[Gate] = [AdapterSlots(fault) for fault in self._adapters]
-            gates += [GrammarThreads(fault) for fault in self._grammars]
-            return HeldUpScheduler(settings, pool, counters, gates, self._stalls)
+            return HeldUpScheduler(settings, pool, counters, self.gates(), self._stalls)
 
         return new
+
+    def gates(self) -> list[Gate]:
+        """What requests have to pass before they may queue; new ones, with nothing loaded or compiled."""
+        return [
+            *(AdapterSlots(fault) for fault in self._adapters),
+            *(GrammarThreads(fault) for fault in self._grammars),
+        ]
+
+    @property
+    def stalls(self) -> list[StalledClient]:
+        """Clients that do not read."""
+        return self._stalls
+
+    @property
+    def proxies(self) -> list[LumpyProxy]:
+        """Proxies on the way to the clients."""
+        return self._proxies
 
     @staticmethod
     def wakes_at(engine: Engine, now: float) -> float:

@@ -42,7 +42,7 @@ class HeldUpScheduler(Scheduler):
         self._now = now
         if now >= self._look_at:
             self._release(now)
-        if self.stalls:
+        if self.stalls or self.stalled:
             self._stall(now)
         return super().schedule(now)
 
@@ -71,6 +71,11 @@ class HeldUpScheduler(Scheduler):
         """The deferred ones come last."""
         yield from super().requests()
         yield from self.deferred
+
+    def hold_by(self, gates: Sequence[Gate], stalls: Sequence[StalledClient]) -> None:
+        """Other faults hold requests up from now on."""
+        self.gates, self.stalls = list(gates), list(stalls)
+        self._look_at = -FOREVER
 
     def wakes_at(self, now: float) -> float:
         """When somebody who is held up may go on, if nothing else happens."""

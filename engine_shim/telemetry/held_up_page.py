@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from ..request import Request
 from .exposition import Family, single
+
+if TYPE_CHECKING:
+    from ..engine import Engine
+    from . import EngineTelemetry
 
 Held = Callable[[], Sequence[Request]]
 
@@ -22,3 +27,10 @@ def held_up_families(deferred: Held, stalled: Held) -> list[Family]:
             lambda: len(stalled()),
         ),
     ]  # fmt: skip
+
+
+def show_held_up(telemetry: EngineTelemetry, engine: Engine) -> None:
+    """Show them where the engine's scheduler knows of any (faults/scheduler.py)."""
+    if hasattr(engine.scheduler, "deferred"):
+        telemetry.live.deferred = lambda: len(engine.scheduler.deferred)
+        telemetry.add_families(held_up_families(lambda: engine.scheduler.deferred, lambda: engine.scheduler.stalled))
