@@ -9,6 +9,7 @@ from functools import partial
 
 from engine_shim.scenario import load_scenario
 from engine_shim.simulation import simulate
+from engine_shim.studies.virtual_time import DAY, DAY_S, FORTY, speed
 from tests.bench.calls import SCENARIOS, world
 from tests.bench.row import Row
 
@@ -21,6 +22,26 @@ def alone() -> Row:
     speed = scenario.duration_s / min(_cpu(partial(_play, seed)) for seed in (1, 2, 3))
     return Row("× real time", 300, speed, higher_is_better=True,
         note=f"{SCENARIO} on h100, full world stream; the goal is 1,000",
+    )  # fmt: skip
+
+
+def forty() -> Row:
+    """The engine and nobody who looks on, with forty requests at work; naive is the scheduler's loop, step by step."""
+    fused, plain = (
+        max((speed(FORTY, 200.0, fuse=fuse) for _ in range(3)), key=lambda s: s.times_real) for fuse in (True, False)
+    )
+    return Row("× real time", 300, fused.times_real, plain.times_real, higher_is_better=True,
+        note=f"{fused.running_mean:.0f} running, answers of 900 tokens, {fused.step_seconds * 1e6:.1f} µs a step with exact "
+        f"records ({plain.step_seconds * 1e6:.1f} step by step); the goal is 1,000",
+    )  # fmt: skip
+
+
+def day() -> Row:
+    """A day of one engine whose load swings between ten and seventy requests at work; an hour of it is played."""
+    played = speed(DAY, 3600.0)
+    return Row("s", 120, played.cpu_s * DAY_S / played.simulated_s,
+        note=f"from the first hour, which is an average one: {played.requests:,} requests; "
+        "python -m engine_shim.studies.virtual_time --day plays all of it",
     )  # fmt: skip
 
 
