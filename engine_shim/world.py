@@ -98,7 +98,7 @@ class World:
 
     def finished(self, request: Request) -> None:
         """See step.Telemetry. What a crash cut off is traced by nobody: the exporter died with the engine."""
-        if self._up and request.finish_reason != "error":
+        if self._up and request.finish_reason != "error" and self._mode != "vllm-defaults":  # which shows no spans
             self._ended.append((request, self._telemetry.live.request_hash(request)))
         self._telemetry.finished(request)
         self.demand.finished(request)

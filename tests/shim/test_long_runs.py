@@ -81,6 +81,12 @@ def test_a_hundred_thousand_requests_do_not_grow_it(tmp_path: Path) -> None:
     assert grown < GROWTH_BYTES
 
 
+def test_requests_that_nothing_is_written_about_are_forgotten_too(tmp_path: Path) -> None:
+    """An engine of which only the pages are seen."""
+    grown, _ = grown_bytes(tmp_path, 20_000, "vllm-defaults")
+    assert grown < GROWTH_BYTES
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("mode", ["full", "wire", "vllm-defaults"])
 def test_a_million_requests_do_not_grow_it(tmp_path: Path, mode: str) -> None:
