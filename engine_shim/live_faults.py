@@ -106,7 +106,7 @@ class LiveFaults:
             return list(self._listed)
 
     def act(self, engine: Engine) -> None:
-        """Bring the engine's conditions to now; its own thread calls it between two steps, or before one runs."""
+        """Bring the engine's conditions to now; its own thread calls it before each step."""
         current, now = self.current, self._clock.now()
         if current is not self._taken_in:
             self._taken_in = current
@@ -138,7 +138,6 @@ class FaultyRunner:
         self, inner: Runner, faults: LiveFaults, settings: EngineSettings, clock: Clock, wait: Callable[[float], object]
     ) -> None:
         self.inner = inner
-        self.engine: Engine | None = None  # set once there is one
         self._faults = faults
         self._settings = settings
         self._clock = clock
@@ -146,8 +145,6 @@ class FaultyRunner:
 
     def run(self, plan: StepPlan) -> tuple[list[int], float]:
         """As the inner runner, and then the rest of the stretched step."""
-        if self.engine is not None:
-            self._faults.act(self.engine)
         begun = self._clock.now()
         tokens, _ = self.inner.run(plan)
         took_s = self._clock.now() - begun

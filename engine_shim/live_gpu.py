@@ -13,6 +13,7 @@ from uuid import UUID, uuid5
 import numpy as np
 
 from engine_shim.clock import Clock
+from engine_shim.device_state import DeviceState
 from engine_shim.device_window import DeviceWindow
 from engine_shim.faults.view import FaultView
 from engine_shim.live_faults import LiveFaults
@@ -61,6 +62,10 @@ class LiveGpu:
             self._steps.append((begun, self._clock.now(), self._model.work))
             self._begun = None
         return tokens, seconds
+
+    def set_state(self, state: DeviceState) -> None:
+        """The device's condition from now on."""
+        self._model.set_state(state)
 
     def render(self) -> bytes:
         """The page; its readings are at most `EVERY_S` old."""

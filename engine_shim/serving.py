@@ -94,7 +94,6 @@ class _Computing:
     runner: Runner
     vocab_size: int
     eos_token_ids: tuple[int, ...] = ()
-    faulty: FaultyRunner | None = None
     gpu: LiveGpu | None = None
     calls: KernelCalls | None = None  # products by kernel, where they are counted
 
@@ -112,8 +111,7 @@ def build(options: ServeOptions, changes: Mapping[str, Any], clock: Clock | None
         if settings.least_step_s:
             computing.runner = LeastStepRunner(computing.runner, settings.least_step_s, clock, wait)
         if options.can_break:
-            computing.faulty = FaultyRunner(computing.runner, faults, settings, clock, wait)
-            computing.runner = computing.faulty
+            computing.runner = FaultyRunner(computing.runner, faults, settings, clock, wait)
     else:
         computing = _modelled(options, settings, device, blocks, clock, wait, faults)
     model = ServedModel(
@@ -133,16 +131,14 @@ def build(options: ServeOptions, changes: Mapping[str, Any], clock: Clock | None
     engine = Engine(settings, blocks, computing.runner, clock, telemetry, new_scheduler)
     telemetry.add_families(protection_families(lambda: engine.protection))
     telemetry.add_families(compute_families(settings, computing.calls, lambda: engine.scheduler.speculation.counts))
-    if options.can_break and computing.faulty is not None:
-        computing.faulty.engine = engine
+    if options.can_break:
         show_held_up(telemetry, engine)
-
-    def tick() -> None:
-        if options.can_break:
-            faults.act(engine)
-        telemetry.tick(clock.now())
-
-    worker = EngineWorker(engine, tick, lambda: faults.current.loses_abort(clock.now()))
+    worker = EngineWorker(
+        engine,
+        lambda: telemetry.tick(clock.now()),
+        lambda: faults.current.loses_abort(clock.now()),
+        lambda: faults.act(engine),
+    )
     wait.until = worker.stopping.wait
 
     def page(names: Sequence[str] | None) -> bytes:
@@ -266,7 +262,7 @@ def _modelled(
     paced = FaultyRunner(PacedRunner(timing, wait), faults, settings, clock, wait)
     uuid = gpu_uuid(options.engine_name, options.rank)
     gpu = LiveGpu(paced, timing, settings, blocks * settings.block_tokens, uuid, clock, faults)
-    return _Computing(gpu, settings.shape.vocab, faulty=paced, gpu=gpu, calls=timing.calls)
+    return _Computing(gpu, settings.shape.vocab, gpu=gpu, calls=timing.calls)
 
 
 def _tokenizer(folder: Path | None, vocab_size: int) -> Tokenizer:

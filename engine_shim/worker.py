@@ -28,12 +28,14 @@ class EngineWorker:
     """
 
     def __init__(
-        self, engine: Engine, tick: Callable[[], None], loses_abort: Callable[[], bool] = lambda: False
+        self, engine: Engine, tick: Callable[[], None], loses_abort: Callable[[], bool] = lambda: False,
+        before_step: Callable[[], None] = lambda: None,
     ) -> None:
         self.failure = ""
         self.stopping = threading.Event()  # a paced runner waits on it, so that shutdown does not wait for a step
         self._engine = engine
         self._tick = tick
+        self._before_step = before_step  # faults may change what the step meets
         self._loses_abort = loses_abort  # a fault: the engine does not hear of clients that go
         self._wake = threading.Event()
         self._touched: dict[Generation, None] = {}  # by the step under way, in the engine's thread
@@ -79,6 +81,7 @@ class EngineWorker:
     def _run(self) -> None:
         try:
             while not self.stopping.is_set():
+                self._before_step()
                 busy = self._engine.step()
                 self._hand_over()
                 if not busy and not self._engine.has_mail():

@@ -64,7 +64,7 @@ class Faults:
         self._grammars: list[GrammarCompile] = of(GrammarCompile)
         self._xids: list[Outage] = [fault for fault in of(Outage) if fault.xid]
         self.front_end = FrontEnd(of(SlowTokenizer), of(BlockedEventLoop))
-        self.pages = FrozenPages(of(ExporterFrozen))
+        self.pages = FrozenPages(of(ExporterFrozen), None if before is None else before.pages)
         self.shows_host = bool(self._quotas or self._growing or self._spins or of(SlowTokenizer))
         changes = self._device.next_change(-FOREVER) < FOREVER or any(n.isolated for n in of(Neighbor))
         self._acts = bool(changes or self._leaks or self._oversized or self._growing or before is not None)
