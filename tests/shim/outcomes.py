@@ -87,13 +87,9 @@ class Outcome:
         return float(np.mean([row[signal] for t, row in self.host if t > from_s]))
 
     def page_value(self, name: str, from_s: float) -> list[float]:
-        """Values of an unlabelled or single series of the engine's page."""
-        found = []
-        for at, text in self.pages:
-            for line in text.splitlines():
-                if at > from_s and line.startswith(name) and line[len(name)] in "{ ":
-                    found.append(float(line.rsplit(" ", 1)[1]))
-        return found
+        """Values of the engine's page on lines of that name, or that begin so where it has a label."""
+        lines = [line for at, text in self.pages if at > from_s for line in text.splitlines() if line.startswith(name)]
+        return [float(line.rsplit(" ", 1)[1]) for line in lines if "{" in name or line[len(name)] in "{ "]
 
 
 def _p95(values: list[float]) -> float:

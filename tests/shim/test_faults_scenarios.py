@@ -40,6 +40,10 @@ def tpot(o: Outcome) -> float:
     return o.tpot_p95(62)
 
 
+def slow_from_the_start(o: Outcome) -> float:
+    return o.tpot_p95(10)
+
+
 def late(o: Outcome) -> float:
     return o.ttft_p95(100)
 
@@ -101,6 +105,18 @@ CASES = {
     "preemption_storm": Case(late, lambda o: o.steps["preempted_total"][-1] > 20, until_s=160),
     "prefill_decode_interference": Case(longest_step, lambda o: o.mean("waiting", 62) < 5 and longest_step(o) > 0.5),
     "prefix_cache_collapse": Case(ttft, lambda o: _hit_ratio(o, 62) < 0.75),
+    "quantization_fallback": Case(
+        slow_from_the_start,
+        lambda o: bool(o.page_value('shim:linear_calls_total{kernel="dequantize_matmul"', 10)),
+        times=2,
+        until_s=40,
+    ),
+    "spec_decode_regression": Case(
+        slow_from_the_start,
+        lambda o: bool(o.page_value("shim:spec_decode_num_drafts_total", 10)),
+        times=1.2,
+        until_s=30,
+    ),
     "retry_storm": Case(
         lambda o: 1.0 / max(o.served(90), 0.1),
         lambda o: o.steps["arrived_total"][-1] > 1.5 * o.steps["finished_total"][-1],
