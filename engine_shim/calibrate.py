@@ -92,7 +92,7 @@ def calibrate_torch(
     most = min(MOST_TOKENS, _room_tokens(base, settings))
     chosen = probes(most, most)
     alone = place.type == "cpu" and threads == 1
-    timing = _torch_runner(settings, values, device, max(probe.blocks(BLOCK_TOKENS) for probe in chosen), alone)
+    timing = torch_runner(settings, values, device, max(probe.blocks(BLOCK_TOKENS) for probe in chosen), alone)
     times = probe_seconds(
         chosen, timing, block_tokens=BLOCK_TOKENS, vocab=settings.shape.vocab, seconds=seconds
     )  # fmt: skip
@@ -151,7 +151,8 @@ def _room_tokens(base: Device, settings: EngineSettings) -> int:
     return tokens
 
 
-def _torch_runner(settings: EngineSettings, values: Any, device: str, blocks: int, alone: bool) -> Any:
+def torch_runner(settings: EngineSettings, values: Any, device: str, blocks: int, alone: bool) -> Any:
+    """A runner of the seeded model; `alone`: it tells CPU seconds, not those of the clock on the wall."""
     from .clock import RealClock
     from .llama_config import config_of
     from .runners.torch_runner import TorchRunner

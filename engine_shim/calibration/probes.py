@@ -1,4 +1,5 @@
-"""The steps that a calibration runs: lone decodes, batches of them, prefills early and late in a prompt, and both.
+"""The steps that a calibration runs: lone decodes, batches of them, prefills early and late in a prompt, and mixtures of
+all lengths as they come in service.
 
 A probe is one step of given token counts. Its requests are made up, with blocks of their own, so that a runner computes
 what it would in service; what their KV holds does not matter for the time.
@@ -6,6 +7,7 @@ what it would in service; what their KV holds does not matter for the time.
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 
 from ..request import Request, Stage
@@ -16,6 +18,22 @@ _CONTEXTS = (16, 64, 256, 1024)
 _BATCHES = (1, 2, 4, 8, 16, 32)
 _CHUNKS = (8, 32, 128, 512)
 _STARTS = (0, 256, 1024)
+_MIXTURES = 30
+
+
+def demand_of(plan: StepPlan) -> tuple[float, ...]:
+    """DEMAND_FIELDS of a step."""
+    chunks = [(request.computed_tokens, chunk) for request, chunk in plan.prefill]
+    completed = sum(request.computed_tokens + chunk == request.total_tokens for request, chunk in plan.prefill)
+    values = {
+        "tokens": len(plan.decode) + sum(chunk for _, chunk in chunks),
+        "samples": len(plan.decode) + completed,
+        "pairs": plan.context_tokens + sum(chunk * start + chunk * (chunk + 1) // 2 for start, chunk in chunks),
+        "read_tokens": plan.context_tokens + sum(start + chunk for start, chunk in chunks),
+        "sequences": len(plan.decode) + len(chunks),
+        "prefills": len(chunks),
+    }
+    return tuple(float(values[name]) for name in DEMAND_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +54,7 @@ class Probe:
 
     def demand(self) -> tuple[float, ...]:
         """DEMAND_FIELDS of the step."""
-        read = sum(self.contexts)
-        values = {
-            "tokens": len(self.contexts) + sum(tokens for _, tokens in self.chunks),
-            "samples": len(self.contexts) + len(self.chunks),
-            "pairs": read + sum(tokens * start + tokens * (tokens + 1) // 2 for start, tokens in self.chunks),
-            "read_tokens": read + sum(start + tokens for start, tokens in self.chunks),
-            "sequences": len(self.contexts) + len(self.chunks),
-            "prefills": len(self.chunks),
-        }
-        return tuple(float(values[name]) for name in DEMAND_FIELDS)
+        return demand_of(self.plan(16, 2))
 
     def plan(self, block_tokens: int, vocab: int) -> StepPlan:
         """The step for a runner. Prefills complete their prompts, so that each yields a token."""
@@ -80,4 +89,15 @@ def probes(most_tokens: int, most_context: int) -> list[Probe]:
         for tokens in (32, 256)
     ]
     found += [Probe(contexts=tuple(40 + 97 * k % 700 for k in range(batch))) for batch in (6, 12, 24)]
+    found += _as_in_service(_MIXTURES)
     return [p for p in found if max(p.kv_tokens) <= most_context and sum(p.kv_tokens) <= most_tokens]
+
+
+def _as_in_service(count: int) -> list[Probe]:
+    """Decodes of many context lengths, beside no, one or two chunks that begin anywhere in their prompts."""
+    draw, found = random.Random(0), []
+    for _ in range(count):
+        contexts = tuple(int(draw.uniform(3, 30) ** 2) for _ in range(draw.randint(1, 20)))
+        chunks = tuple((draw.choice((0, 16, 200, 500)), draw.randint(5, 250)) for _ in range(draw.choice((0, 1, 1, 2))))
+        found.append(Probe(contexts, chunks))
+    return found
