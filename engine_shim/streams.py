@@ -100,7 +100,15 @@ def _check_demand(row: LoadTable, key: str, file: str, duration_s: float) -> Non
         raise ScenarioError(file, f"{key}.{given[0]}", "a closed loop has no rate of its own")
     if row.arrivals != "closed" and len(given) != 1:
         raise ScenarioError(file, f"{key}.rate_per_s", "exactly one of rate_per_s and rho is needed")
-    limits = {"rate_per_s": 1e5, "rho": 100.0, "cv": 50.0, "period_s": 1e7, "concurrency": 1e5, "deadline_s": 86_400.0, "abort_after_s": 86_400.0}
+    limits = {
+        "rate_per_s": 1e5,
+        "rho": 100.0,
+        "cv": 50.0,
+        "period_s": 1e7,
+        "concurrency": 1e5,
+        "deadline_s": 86_400.0,
+        "abort_after_s": 86_400.0,
+    }
     for name, high in limits.items():
         value = getattr(row, name)
         if value is not None and not 0 < value <= high:
@@ -120,7 +128,9 @@ def _retry(row: LoadTable, key: str, file: str) -> Retry | None:
     if row.arrivals == "closed":
         raise ScenarioError(file, f"{key}.retry", "a closed loop's clients back off and go on by themselves")
     if not 0 < retry.timeout_s <= 86_400 or not 0 <= retry.backoff_s <= 86_400:
-        raise ScenarioError(file, f"{key}.retry", "timeout_s must be above 0, backoff_s not negative, both at most a day")
+        raise ScenarioError(
+            file, f"{key}.retry", "timeout_s must be above 0, backoff_s not negative, both at most a day"
+        )
     if not 1 <= retry.attempts <= 100:
         raise ScenarioError(file, f"{key}.retry.attempts", f"must be between 1 and 100, got {retry.attempts}")
     return Retry(retry.timeout_s, retry.attempts, retry.backoff_s)

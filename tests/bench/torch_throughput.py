@@ -164,7 +164,8 @@ def vllm_rates(python: str, folder: Path, dtype: str, load: Load, threads: int) 
     """Tokens per CPU second and per second of vLLM's CPU build in one process, the first run (warm-up) left out."""
     (folder / "load.json").write_text(json.dumps(load))
     environment = os.environ | {
-        "HF_HUB_OFFLINE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": str(threads),
+        "HF_HUB_OFFLINE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1",
+        "OMP_NUM_THREADS": str(threads),
         "VLLM_CPU_OMP_THREADS_BIND": "nobind" if threads > 1 else "0",
     }  # fmt: skip
     name = {"fp32": "float32", "bf16": "bfloat16"}[dtype]
