@@ -19,6 +19,7 @@ from engine_shim.devices import Device, device_named
 from engine_shim.engine import Engine
 from engine_shim.faults.scheduler import HeldUpScheduler
 from engine_shim.fragmentation import cuda_allocator
+from engine_shim.heap import keep_large_blocks
 from engine_shim.live_faults import FaultyRunner, LiveFaults
 from engine_shim.live_gpu import LiveGpu, gpu_uuid
 from engine_shim.live_http import FaultyFront
@@ -240,6 +241,7 @@ def _torch(
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"device {device!r} is not usable: {str(error).splitlines()[0]}") from error
     torch.set_num_threads(options.threads)
+    keep_large_blocks()
     storage = Storage(settings.weights, settings.quantization_fallback)
     if folder is None:
         model = seeded(config_of(settings.shape), options.seed, types[settings.dtype], device, storage)

@@ -42,8 +42,8 @@ def dequantize(pairs: Tensor, scales: Tensor, zeros: Tensor, dtype: torch.dtype)
     """The weight [out, in] that the layer stands for, in `dtype`, from levels packed by `pack_pairs`."""
     rows = len(pairs)
     levels = torch.stack((pairs >> 4, pairs & 0xF), dim=-1).view(rows, -1, GROUP).to(dtype)
-    weight = (levels - _MIDDLE) * scales.to(dtype)[..., None] + zeros.to(dtype)[..., None]
-    return weight.view(rows, -1)
+    lowest = torch.addcmul(zeros.float(), scales.float(), scales.new_tensor(-_MIDDLE).float()).to(dtype)
+    return torch.addcmul(lowest[..., None], levels, scales.to(dtype)[..., None]).view(rows, -1)
 
 
 class Int4Linear:

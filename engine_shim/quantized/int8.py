@@ -26,7 +26,7 @@ def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 def dequantize(values: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
     """The weight [out, in] that the layer stands for, in `dtype`."""
-    return values.to(dtype) * scales.to(dtype)[:, None]
+    return values * scales.to(dtype)[:, None]
 
 
 class Int8Linear:

@@ -29,6 +29,7 @@ import torch
 
 from engine_shim.clock import RealClock
 from engine_shim.engine import Engine
+from engine_shim.heap import keep_large_blocks
 from engine_shim.llama import Llama
 from engine_shim.request import Request
 from engine_shim.runners.torch_runner import TorchRunner
@@ -189,6 +190,7 @@ def main(dtype: str, pairs: int, requests: int, threads: int, vllm: str | None) 
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     torch.set_num_threads(threads)
+    keep_large_blocks()  # as the server does; the others run in the same process
     load = load_of(requests)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
