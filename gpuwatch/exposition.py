@@ -15,7 +15,10 @@ import msgspec
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What a page may be at most. `series` bounds the wanted ones; longer lines and label values drop their series."""
+    """What a page may be at most. `series` bounds the wanted ones; longer lines drop their series.
+
+    A longer label value is cut to `label_bytes` and counted: an engine with an absurd name is still watched.
+    """
 
     page_bytes: int = 8 * 1024 * 1024
     lines: int = 100_000
@@ -87,9 +90,10 @@ def parse(body: bytes, wanted: Container[str] | None = None, limits: Limits = DE
         if found is None:
             dropped += 1
             continue
-        one, end = found
+        one, end, cuts = found
         if one is None:
             continue
+        dropped += cuts
         if len(series) >= limits.series:
             dropped += 1
             continue
@@ -123,8 +127,8 @@ def sample_value(tail: bytes) -> float | None:
 
 def _read_head(
     line: bytes, names: dict[bytes, bool], wanted: Container[str] | None, limits: Limits
-) -> tuple[Series | None, int] | None:
-    """Name and labels of a line and where its value begins; no series if unwanted; None if it cannot be read."""
+) -> tuple[Series | None, int, int] | None:
+    """Name and labels of a line, where its value begins, values cut; no series if unwanted; None if unreadable."""
     match = _LINE.match(line)
     if match is None or match.end() == len(line):
         return None
@@ -134,32 +138,32 @@ def _read_head(
     if braces is None:
         if match.end() == match.end(1):  # `name` and then something that is neither a brace nor a blank
             return None
-        labels: dict[str, str] | None = {}
+        read: tuple[dict[str, str], int] | None = ({}, 0)
     else:
-        labels = None
+        read = None
     if name is None:  # {"a quoted.name", label="x"} 1
-        found = _read_labels(braces, limits)
-        name = found.pop("", "").encode() if found else b""
-        if not name or found is None:
+        read = _read_labels(braces, limits)
+        name = read[0].pop("", "").encode() if read else b""
+        if not name:
             return None
-        labels = found
     keep = names.get(name)
     if keep is None:
         keep = names[name] = wanted is None or name.decode() in wanted
     if not keep:
-        return None, 0
-    if labels is None:
-        labels = _read_labels(braces, limits)
-    if labels is None or "" in labels:
+        return None, 0, 0
+    if read is None:
+        read = _read_labels(braces, limits)
+    if read is None or "" in read[0]:
         return None
-    return Series(name.decode(), labels), match.end()
+    labels, cuts = read
+    return Series(name.decode(), labels), match.end(), cuts
 
 
-def _read_labels(braces: bytes, limits: Limits) -> dict[str, str] | None:
-    """`{a="x",b="y"}` as a dict, a quoted name under the empty key; None where it cannot be read or is too large."""
+def _read_labels(braces: bytes, limits: Limits) -> tuple[dict[str, str], int] | None:
+    """`{a="x",b="y"}` as a dict and how many values were cut; a quoted name under the empty key; None if unreadable."""
     inner = braces[1:-1].strip()
     labels: dict[str, str] = {}
-    at = 0
+    at = cuts = 0
     while at < len(inner):
         match = _LABEL.match(inner, at)
         if match is None:
@@ -175,10 +179,11 @@ def _read_labels(braces: bytes, limits: Limits) -> dict[str, str] | None:
             labels[""] = _text(quoted)
             continue
         key = _text(plain if quoted is None else quoted)
-        if not key or key in labels or len(value) > limits.label_bytes:
+        if not key or key in labels:
             return None
-        labels[key] = _text(value)
-    return labels
+        cuts += len(value) > limits.label_bytes
+        labels[key] = _text(value[: limits.label_bytes])
+    return labels, cuts
 
 
 def _text(raw: bytes) -> str:

@@ -153,8 +153,19 @@ def test_what_exceeds_a_limit_is_cut_and_counted():
     assert parse(b"a 1\n" * 300, None, limits).cut
     many = parse(b"".join(b'a{i="%d"} 1\n' % i for i in range(8)), None, limits)
     assert (len(many.series), many.dropped) == (3, 5)
-    odd = parse(b'a{l="12345678901"} 1\nb{a="1",b="2",c="3"} 1\n' + b"c" * 60 + b" 1\nd 1\n", None, limits)
-    assert ([s.name for s in odd.series], odd.dropped) == (["d"], 3)
+    odd = parse(b'b{a="1",b="2",c="3"} 1\n' + b"c" * 60 + b" 1\nd 1\n", None, limits)
+    assert ([s.name for s in odd.series], odd.dropped) == (["d"], 2)
+
+
+def test_an_absurdly_long_label_value_is_cut_and_its_series_lives():
+    """An engine with a 10 kB model name is watched under a shortened name; each cut is counted."""
+    body = b'a{model_name="%s",le="1"} 1\nb{model_name="%s"} 2\nc 3\n' % ((b"x" * 10_000,) * 2)
+    page = parse(body)
+    assert page.values == [1.0, 2.0, 3.0]
+    assert page.series[0].labels == {"model_name": "x" * 1024, "le": "1"}
+    assert page.dropped == 2
+    reader = PageReader({"a", "b", "c"})
+    assert [reader.read(body).values for _ in range(2)] == [[1.0, 2.0, 3.0]] * 2
 
 
 def test_fifty_megabytes_of_hostile_text_cost_no_more_than_the_limit():
