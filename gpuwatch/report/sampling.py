@@ -98,10 +98,10 @@ class Sampler:
             return
         for batch in batches:
             self._take(batch)
-        self.at.append(now)
         subjects = pipeline.subjects()
-        for subject in subjects:
+        for subject in subjects:  # before the tick counts: a log begins at the tick that first samples it
             self._engine(subject)
+        self.at.append(now)
         for subject, log in self.engines.items():
             log.sample(now, pipeline if subject in subjects else None, subject)
         self._sample_gpus([s for s in subjects if s.gpu], pipeline)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from gpuwatch.capsule import CapsuleError, CapsuleWriter
 from gpuwatch.config import Config
 from gpuwatch.model import STAGES, Histogram, LiveRequests, Spans, Subject
+from gpuwatch.pipeline import Pipeline
 from gpuwatch.quantize import quantized
 from gpuwatch.report import NoSuchIncidentError, ReportData, collect, sampling, write_postmortem
 from gpuwatch.report.request_spans import SpanLog, in_flight, trailing_p95
@@ -205,6 +206,21 @@ def test_requests_in_flight_are_shown_as_far_as_is_known() -> None:
         ("2", "in flight", True),
         ("1", "queue", True),
     ]
+
+
+@pytest.mark.parametrize("silent_s", [0, 1, 3])
+def test_an_engine_known_only_from_the_snapshot_is_aligned_with_the_record(flood: list, silent_s: int) -> None:
+    """A record may begin with a second that names no engine: its curve is as long as the record all the same."""
+    pipeline = Pipeline(Config())
+    for now, batches in flood[:40]:
+        pipeline.step(now, batches)
+    assert any(s.engine for s in pipeline.subjects())
+    rest = [(now, [] if i < silent_s else batches) for i, (now, batches) in enumerate(flood[40:])]
+    report = collect(rest, Config(), pipeline.snapshot())
+    running = report.series["req_running"]
+    assert len(running.at) == len(running.values) == len(rest)
+    assert running.at[-1] == rest[-1][0]
+    assert not math.isnan(running.values[-1])
 
 
 @settings(deadline=None, max_examples=60)
