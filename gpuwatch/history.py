@@ -21,6 +21,8 @@ from .tiers import Tier
 SOURCE_ORDER = ("steps", "readings", "nvml", "page-fast", "page", "dcgm", "host")
 """Which source answers first when several are fresh: the one that looks most often and lies least."""
 KEEP_S = 900.0
+SLOW_WORDS = ("time", "slow")
+"""A page that fails like this may belong to an engine that hangs; any other failure is not one of its steps."""
 _WHOLE = STAGES.index("request")
 
 
@@ -69,6 +71,7 @@ class History:
         self.info: dict[str, str] = {}
         self.first_seen_at = math.nan
         self.seen_at = math.nan  # last answer of any source
+        self.refused = False  # the page refuses, which is more than being slow
         self.error_since: dict[str, float] = {}  # role -> since when its polls fail
         self.order: dict[str, tuple[str, ...]] = {}
         self.impossible = 0  # values, rows and spans that were not to be believed
@@ -77,8 +80,11 @@ class History:
         """Take what the batch says of this subject."""
         if batch.error is not None and batch.subject == self.subject:
             self.error_since.setdefault(batch.role, batch.received_at)
+            self.refused = batch.role == "engine" and not any(w in batch.error.lower() for w in SLOW_WORDS)
             return
         self.error_since.pop(batch.role, None)
+        if batch.role == "engine":
+            self.refused = False
         self.seen_at = batch.received_at
         if math.isnan(self.first_seen_at):
             self.first_seen_at = batch.received_at
@@ -110,6 +116,10 @@ class History:
         for tier in self.tiers.values():
             tier.advance(now)
         self.finished.forget(now)
+
+    def is_gone(self) -> bool:
+        """Whether the engine's page refuses: an engine that is down is no engine that hangs, whatever its ring last said."""
+        return self.refused
 
     def sources(self, signal: str) -> tuple[str, ...]:
         """The sources that have this signal, best first."""

@@ -291,7 +291,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Incident(msgspec.Struct, frozen=True):
-    """A mechanism plus harm, from onset to end: the unit of the verdict (DESIGN: contracts)."""
+    """A mechanism plus harm, from onset to end: the unit of the verdict (docs/verdict.md)."""
 
     id: str
     rule: str

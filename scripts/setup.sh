@@ -20,6 +20,6 @@ fi
 [ -x "$venv/bin/pip" ] || python3 -m venv --clear "$venv"  # --clear: an interrupted run leaves one without pip
 pip=("$venv/bin/python" -m pip install -q --disable-pip-version-check)
 "${pip[@]}" -U "pip>=25.1"  # the first that knows dependency groups
-# The CPU build of torch is a version of its own here: naming it keeps pip from fetching gigabytes of CUDA.
+# Pinned, so that a CPU wheel at hand is taken. Elsewhere set PIP_EXTRA_INDEX_URL to PyTorch's CPU index, or pip fetches CUDA too.
 "$venv/bin/python" -c 'import torch' 2>/dev/null || "${pip[@]}" torch==2.13.0
 "${pip[@]}" -e '.[engine]'

@@ -155,16 +155,18 @@ def trigger(w: Window, onset_at: float) -> Trigger | None:
     rise, rise_at = w.maybe(surge), w.maybe(surge_at)
     if rise is not None and rise_at is not None and rise_at <= onset_at + 15:
         return Trigger(
-            "traffic_surge", rise_at, (w.evidence("arrival_rate_per_second", rise.after, rise.before, "was", 300),)
+            "traffic_surge",
+            min(rise_at, onset_at),
+            (w.evidence("arrival_rate_per_second", rise.after, rise.before, "was", 300),),
         )
     shift = length_shift_by(w, onset_at + 15)
     if shift is not None:
-        return Trigger("length_shift", shift.at, _shift_evidence(w, shift))
+        return Trigger("length_shift", min(shift.at, onset_at), _shift_evidence(w, shift))
     blamed = [e for e in changes(w, onset_at) if e.at <= onset_at + 5]
     if blamed:
         last = blamed[-1]
-        what = last.detail.get("what", last.what)
-        return Trigger("change", last.at, (Evidence(last.what, what[:120], None, "", 0, "changes"),))
+        what = last.detail.get("what", last.detail.get("how", ""))
+        return Trigger("change", last.at, (Evidence(last.what, what[:120] or None, None, "", 0, "changes"),))
     return None
 
 

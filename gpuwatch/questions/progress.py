@@ -30,6 +30,8 @@ class Stall(NamedTuple):
 
 def stall(w: Window) -> Stall:
     """From the step in progress where a ring shows it, else from counters that must move while requests run."""
+    if w.history.is_gone():
+        raise Missing("engine", "its page refuses: what is gone does not hang")
     step = w.open_step
     if step is not None:
         inside = step.running + step.waiting

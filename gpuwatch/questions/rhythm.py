@@ -21,6 +21,7 @@ from ..windows import Window
 SPAN_S = 300.0
 SHALLOW = (0.9, 0.75)
 """High and low mark of cycles in which requests are preempted: the batch loses its youngest, not everybody."""
+PREEMPTIONS_A_CYCLE = 5
 TOGETHER_S = 75.0
 """Cycles further apart than this belong to different episodes."""
 
@@ -50,7 +51,7 @@ def rhythm(w: Window) -> Rhythm:
     reference = trailing_quantile(running, 60, 0.9)
     found, open_since = drain_refill_cycles(running, waiting, reference)
     shallow, shallow_open = drain_refill_cycles(running, waiting, reference, *SHALLOW)
-    if len(shallow) > len(found) and _preempts(w, len(running) - shallow[0].fell) >= len(shallow):
+    if len(shallow) > len(found) and _preempts(w, len(running) - shallow[0].fell) >= PREEMPTIONS_A_CYCLE * len(shallow):
         found, open_since = shallow, shallow_open
     start_at = math.floor(w.now) - len(running)
     episode = found[-1:]

@@ -43,6 +43,7 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits; the counts are the definition of the class, the ratios were set on recorded scenarios."""
 
     cycles: int = 3
+    swing_ratio: float = 0.25  # of the full batch; a cycle of preemption loses a part of it only
     lost_slots_ratio: float = 0.2  # of the full batch, while requests wait
     fit_share: float = 0.15  # of the waiting time, in which a request that would fit is held up
     preemptions_per_finished: float = 0.2  # from here on the cycle is one of preemption
@@ -52,7 +53,7 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def check(w: Window, p: Params) -> Finding | None:
     """Cycles while requests wait, slots lost, and an order of service that is to blame."""
     r = w.once(rhythm)
-    if not r.current or r.cycles < 1 or r.lost_slots_ratio < p.lost_slots_ratio:
+    if not r.current or r.cycles < 1 or r.lost_slots_ratio < p.lost_slots_ratio or r.swing_ratio < p.swing_ratio:
         return None
     mechanism, why = _mechanism(w, p)
     sure = 0.9 if r.cycles >= p.cycles else 0.4
@@ -121,7 +122,7 @@ def _cycles(w: Window, r: Rhythm, p: Params) -> tuple[Evidence, ...]:
         w.evidence("drain–refill cycles of req_running", r.cycles, p.cycles, ">=", span),
         w.evidence("cycle period, median (seconds)", r.period_s, None, "", span),
         w.evidence("cycle period, spread (CV)", spread, None, "", span),
-        w.evidence("swing of req_running", r.swing_ratio, 0.55, ">=", span),
+        w.evidence("swing of req_running", r.swing_ratio, p.swing_ratio, ">=", span),
         w.evidence("slots lost while requests wait", r.lost_slots_ratio, p.lost_slots_ratio, ">=", span),
     )
 
@@ -134,7 +135,11 @@ def _pressure(w: Window) -> tuple[Evidence, ...]:
     ]
     try:
         rows.append(w.evidence("kv_usage_ratio, mean", w.mean("kv_usage_ratio", 60), 1.0, "<", 60))
-        rows.append(w.evidence("load factor of the KV pool", w.once(load_factors).kv, 1.0, "<", 120))
+        rows.append(
+            w.evidence(
+                "load factor of the KV pool, estimated while slots are lost", w.once(load_factors).kv, None, "", 120
+            )
+        )
     except Missing:
         pass  # a page without KV usage: the cycles carry the verdict
     split = w.maybe(shares)
@@ -199,7 +204,7 @@ RULE = Rule(
         ),
     ),
     not_now=(
-        "Do not add GPUs: the batch is half empty in every drain, capacity is not what is missing.",
+        "Do not add GPUs first: slots and cache stand empty in every drain; mend the order of service, then see what is left.",
         "Do not restart: the queue is lost and the cycle comes back with the same traffic.",
         "Do not raise max_num_seqs: more admitted at once makes the swing larger.",
     ),

@@ -24,7 +24,7 @@ from . import Rule
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Limits of DESIGN §6: suspicion after ten seconds, certainty by time or by a second witness."""
+    """Suspicion after ten seconds, certainty by time or by a second witness."""
 
     suspect_s: float = 10.0
     certain_s: float = 60.0
