@@ -87,7 +87,14 @@ class Desk:
             for poller in self.watch.pollers
         ]
         ready = self.watch.last is not None
-        return ready, {"ready": ready, "warm": self.watch.warm, "sources": sources}
+        journal, store = self.watch.recorder.journal, self.watch.store
+        return ready, {
+            "ready": ready,
+            "warm": self.watch.warm,
+            "journal": {"ok": not journal.last_error, "last_error": journal.last_error},
+            "store": {"ok": not store.last_error, "last_error": store.last_error},
+            "sources": sources,
+        }
 
     def incidents(self, limit: int, only_open: bool) -> Sequence[Incident]:
         """From the store, newest onset first."""
@@ -208,6 +215,7 @@ class Desk:
             tick_seconds=watch.tick_seconds,
             started_at=self._started_at,
             journal_ok=not journal.last_error,
+            store_ok=not watch.store.last_error,
             journal_bytes=float(journal.counts["bytes"]),
             ticks=float(watch.counts["ticks"]),
             polls={p.source.name: float(p.counts.polls) for p in watch.pollers},
@@ -242,6 +250,7 @@ class Desk:
             "capsules": recorder["cut_capsules"] + recorder["failed_capsules"],
             "snapshots": recorder["failed_snapshots"],
             "store_writes": store["failed_writes"],
+            "store_opens": store["failed_opens"],
             "store_corrupt": store["corrupt"],
             "otlp_exports_refused": self.refused_exports,
             "otlp_exports_full": self.full_inbox,

@@ -58,6 +58,7 @@ class Health(msgspec.Struct, frozen=True):
     tick_seconds: float
     started_at: float
     journal_ok: bool
+    store_ok: bool
     journal_bytes: float
     ticks: float
     polls: Mapping[str, float] = {}
@@ -224,6 +225,7 @@ def _health(page: Page, h: Health) -> None:
     own("tick_seconds", "gauge", "How long the last tick took, without the polls", h.tick_seconds)
     own("ticks_total", "counter", "Ticks judged", h.ticks)
     own("journal_ok", "gauge", "1 while the journal can be written", float(h.journal_ok))
+    own("store_ok", "gauge", "1 while incidents can be stored", float(h.store_ok))
     own("journal_bytes_total", "counter", "Bytes written to the journal", h.journal_bytes)
     for source, count in h.polls.items():
         own("polls_total", "counter", "Polls by source", count, source=source)

@@ -2,7 +2,9 @@
 
 A transition that is already known is not news: `add` says which are new, so that a muted replay sends nothing twice. A
 database that is damaged is moved aside (`incidents.db.corrupt`), counted and begun anew: the agent lives without its
-past, not the other way round. A disk that is full costs the write: it is counted and tried again at the next one.
+past, not the other way round. A disk that is full costs the write: it is counted and tried again at the next one. A
+database that cannot be opened at all (a disk that was full from the start) leaves the store off: what it is told waits
+in memory, bounded by `keep`, until `reopen` succeeds.
 """
 
 from __future__ import annotations
@@ -31,7 +33,10 @@ class StoreError(Exception):
 
 
 class Store:
-    """The incidents of one agent. `counts`: corrupt, failed_writes. `last_error` is empty while writes succeed."""
+    """The incidents of one agent. `last_error` is empty while writes succeed.
+
+    `counts`: corrupt, failed_opens, failed_writes, cut_transitions. Off (`is_off`), it answers as if it were empty.
+    """
 
     def __init__(self, path: str | Path, *, keep: int = 10_000) -> None:
         self.path = Path(path)
@@ -39,7 +44,19 @@ class Store:
         self.counts: Counter[str] = Counter()
         self.last_error = ""
         self._pending: dict[tuple[str, str, float], Transition] = {}
-        self._db = self._open()
+        self._db: sqlite3.Connection | None = None
+        self._open()
+
+    @property
+    def is_off(self) -> bool:
+        """Whether there is no database to write to."""
+        return self._db is None
+
+    def reopen(self) -> None:
+        """Try again to open a store that is off, and write what waits. Costs a few system calls: not at every tick."""
+        if self._db is None:
+            self._open()
+            self.flush()
 
     def add(self, transitions: Iterable[Transition]) -> tuple[Transition, ...]:
         """Store transitions and return those that were not known. What cannot be written waits for the next call."""
@@ -53,31 +70,33 @@ class Store:
         """Write what waits. A damaged file is replaced; a full disk is counted and the transitions wait on, bounded."""
         if not self._pending:
             return
-        try:
-            with self._db:
-                self._write(list(self._pending.values()))
-            self._pending.clear()
-            self.last_error = ""
-        except sqlite3.DatabaseError as error:
-            self.counts["failed_writes"] += 1
-            self.last_error = f"{self.path}: {error}"
-            if not isinstance(error, sqlite3.OperationalError):
-                self._replace(error)
-            while len(self._pending) > self.keep:
-                self._pending.pop(next(iter(self._pending)))
-                self.counts["cut_transitions"] += 1
+        if self._db is not None:
+            try:
+                with self._db as db:
+                    self._write(db, list(self._pending.values()))
+                self._pending.clear()
+                self.last_error = ""
+            except sqlite3.DatabaseError as error:
+                self._not_written(error)
+                if not isinstance(error, sqlite3.OperationalError):
+                    self._replace(error)
+        while len(self._pending) > self.keep:
+            self._pending.pop(next(iter(self._pending)))
+            self.counts["cut_transitions"] += 1
 
     def delivered(self, sink: str, transition: Transition) -> None:
         """Remember that a sink has taken a transition."""
+        if self._db is None:  # as for a write that fails: at worst it is sent again
+            self.counts["failed_writes"] += 1
+            return
         try:
-            with self._db:
-                self._db.execute(
+            with self._db as db:
+                db.execute(
                     "INSERT OR IGNORE INTO deliveries SELECT ?, incident, kind, at FROM transitions"
                     " WHERE incident = ? AND kind = ? AND at = ?", (sink, *_key(transition)),
                 )  # fmt: skip
         except sqlite3.DatabaseError as error:  # at worst it is sent again, under the same idempotency key
-            self.counts["failed_writes"] += 1
-            self.last_error = f"{self.path}: {error}"
+            self._not_written(error)
 
     def owed(self, sink: str, now: float, newest_only: bool = False) -> tuple[Transition, ...]:
         """Transitions of the last hour that a sink has not taken, oldest first; or only the last word on each incident."""
@@ -108,9 +127,15 @@ class Store:
         return tuple(_transition(*row) for row in rows)
 
     def close(self) -> None:
-        """Write what waits and close."""
+        """Write what waits and close. A store that is off tries once more."""
+        self.reopen()
         self.flush()
-        self._db.close()
+        if self._db is not None:
+            self._db.close()
+
+    def _not_written(self, error: sqlite3.DatabaseError) -> None:
+        self.counts["failed_writes"] += 1
+        self.last_error = f"{self.path}: {error}"
 
     def _known(self, transition: Transition) -> bool:
         key = _key(transition)
@@ -118,22 +143,24 @@ class Store:
             return True
         return bool(self._query("SELECT 1 FROM transitions WHERE incident = ? AND kind = ? AND at = ?", key))
 
-    def _write(self, transitions: list[Transition]) -> None:
+    def _write(self, db: sqlite3.Connection, transitions: list[Transition]) -> None:
         for t in transitions:
             i, body = t.incident, _encode(t.incident).decode()
-            self._db.execute(
+            db.execute(
                 "INSERT INTO incidents VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET"
                 " rule = excluded.rule, severity = excluded.severity, status = excluded.status,"
                 " onset_at = excluded.onset_at, resolved_at = excluded.resolved_at, body = excluded.body",
                 (i.id, i.rule, i.severity, i.status, i.onset_at, i.detected_at, i.resolved_at, body),
             )
-            self._db.execute("INSERT OR IGNORE INTO transitions VALUES (?, ?, ?, ?)", (*_key(t), body))
-        self._db.execute(
+            db.execute("INSERT OR IGNORE INTO transitions VALUES (?, ?, ?, ?)", (*_key(t), body))
+        db.execute(
             "DELETE FROM incidents WHERE status = 'resolved' AND id NOT IN"
             " (SELECT id FROM incidents ORDER BY onset_at DESC LIMIT ?)", (self.keep,),
         )  # fmt: skip
 
     def _query(self, sql: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
+        if self._db is None:
+            return []
         try:
             return self._db.execute(sql, values).fetchall()
         except sqlite3.OperationalError as error:
@@ -143,20 +170,35 @@ class Store:
             self._replace(error)
             return []
 
-    def _open(self) -> sqlite3.Connection:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+    def _open(self) -> None:
+        """Open the database, a new one if what is there is damaged; off where that fails."""
         try:
-            return _connect(self.path)
-        except sqlite3.OperationalError:
-            raise
-        except sqlite3.DatabaseError as error:
-            self._set_aside(error)
-            return _connect(self.path)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                self._db = _connect(self.path)
+            except sqlite3.OperationalError:
+                raise
+            except sqlite3.DatabaseError as error:
+                self._set_aside(error)
+                self._db = _connect(self.path)
+                return
+        except (sqlite3.DatabaseError, OSError) as error:
+            self._db = None
+            self.counts["failed_opens"] += 1
+            self.last_error = f"{self.path}: {error}"
+            return
+        self.last_error = ""
 
     def _replace(self, error: sqlite3.DatabaseError) -> None:
-        self._db.close()
-        self._set_aside(error)
-        self._db = _connect(self.path)
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+        try:
+            self._set_aside(error)
+            self._db = _connect(self.path)
+        except (sqlite3.DatabaseError, OSError) as failed:
+            self.counts["failed_opens"] += 1
+            self.last_error = f"{self.path}: {failed}"
 
     def _set_aside(self, error: sqlite3.DatabaseError) -> None:
         """Move a damaged database out of the way; the newest is kept, for whoever wants to look."""
@@ -176,7 +218,10 @@ def read_store(path: Path) -> Store:
             db.execute("SELECT count(*) FROM incidents").fetchone()
     except sqlite3.DatabaseError as error:
         raise StoreError(f"{path}: {error}") from error
-    return Store(path)
+    store = Store(path)
+    if store.is_off:
+        raise StoreError(store.last_error)
+    return store
 
 
 def _connect(path: Path) -> sqlite3.Connection:

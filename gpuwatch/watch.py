@@ -34,6 +34,8 @@ PATIENCE_S = 0.1
 COALESCE_S = 0.04
 MOST_BATCHES = 1000
 TIDY_EVERY_S = 15.0
+REOPEN_EVERY_S = 60.0
+"""How often a store that could not be opened is tried again."""
 RESTART_AFTER = 30
 WARM_SLICE_S = 0.05
 
@@ -77,6 +79,7 @@ class Watch:
         self._repost_s = repost_s
         self._repost_due = 0.0
         self._tidy_due = 0.0
+        self._reopen_due = 0.0
         self._stepped = -math.inf
         self._failed_in_a_row = 0
         self._inbox: list[Batch] = []
@@ -237,6 +240,9 @@ class Watch:
             self.pipeline = type(self.pipeline)(self.pipeline.config)
 
     def _tell(self, now: float, tick: Tick) -> None:
+        if self.store.is_off and now >= self._reopen_due:
+            self._reopen_due = now + REOPEN_EVERY_S
+            self.store.reopen()
         news = self.store.add(tick.transitions)
         self._storing.say(self.store.last_error)
         for transition in news:

@@ -48,6 +48,7 @@ HEALTH = Health(
     tick_seconds=0.001,
     started_at=1.0,
     journal_ok=True,
+    store_ok=True,
     journal_bytes=1.0,
     ticks=1.0,
     polls={"engine": 1.0},

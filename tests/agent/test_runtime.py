@@ -237,6 +237,26 @@ async def test_a_full_disk_is_said_once_and_judging_goes_on(tmp_path, caplog):
         assert calls == [1.0, 5.0]
 
 
+async def test_a_disk_full_from_the_start_costs_the_record_not_the_agent(tmp_path, caplog):
+    """It starts, judges, says once what is off, and within a minute of there being room everything is on again."""
+    with disk_of(10):
+        rig = Rig(tmp_path)
+        await rig.__aenter__()
+        for _ in range(3):
+            await rig.second()
+        assert (rig.metric("agent_store_ok"), rig.metric("agent_journal_ok")) == (0, 0)
+        ready, detail = rig.agent.desk.readiness()
+        assert (ready, detail["store"]["ok"], detail["journal"]["ok"]) == (True, False, False)
+        assert "incidents.db" in detail["store"]["last_error"]
+        assert rig.dropped("store_opens") == 2  # at the start and at the first second, not at each
+        assert sum("storing incidents" in w for w in warnings(caplog)) == 1
+    for _ in range(60):
+        await rig.second()
+    assert (rig.metric("agent_store_ok"), rig.metric("agent_journal_ok")) == (1, 1)
+    assert rig.agent.desk.incidents(10, False) == ()
+    await rig.__aexit__()
+
+
 async def test_a_fault_of_our_own_costs_seconds_not_the_agent(tmp_path, caplog):
     """An exception in the pipeline is counted and logged once; a pipeline that stays broken is begun anew."""
 

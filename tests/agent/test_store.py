@@ -7,6 +7,7 @@ import pytest
 from gpuwatch.config import Config
 from gpuwatch.store import Store, StoreError, read_store
 from tests.agent.builders import START, incident, opened, resolved
+from tests.agent.disk import disk_of
 
 
 @pytest.fixture
@@ -107,6 +108,26 @@ def test_a_locked_database_costs_the_write_not_the_transition(tmp_path):
     store.add([opened("b")])
     assert {i.id for i in store.incidents()} == {"a", "b"}
     assert store.last_error == ""
+    store.close()
+
+
+def test_a_disk_full_from_the_start_leaves_the_store_off_until_there_is_room(tmp_path):
+    """Counted and said; what it is told is news once, waits within its bound and is written when the disk has room."""
+    with disk_of(100):
+        store = Store(tmp_path / "incidents.db", keep=3)
+        assert (store.is_off, store.counts["failed_opens"]) == (True, 1)
+        assert "incidents.db" in store.last_error
+        told = [opened(f"{i}", at=START + i, onset_at=START + i) for i in range(5)]
+        assert store.add(told) == tuple(told)
+        assert store.add(told[-1:]) == ()
+        store.delivered("webhook", told[-1])
+        assert (store.incidents(), store.owed("webhook", START + 10)) == ((), ())
+        store.reopen()
+        assert (store.is_off, store.counts["failed_opens"]) == (True, 2)
+    store.reopen()
+    assert (store.is_off, store.last_error) == (False, "")
+    assert [i.id for i in store.incidents()] == ["4", "3", "2"]
+    assert store.counts["cut_transitions"] == 2
     store.close()
 
 
