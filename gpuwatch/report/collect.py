@@ -108,7 +108,7 @@ def compose(
         transitions=tuple(t for t in sampler.transitions if from_at <= t.at <= until_at),
         requests=tuple(requests),
         capsule=capsule,
-        meta={str(k): str(v) for k, v in (meta or {}).items()},
+        meta={str(k): v if isinstance(v, str) else f"{v:.15g}" for k, v in (meta or {}).items()},
         cut={what: n for what, n in {**sampler.cut, "spans": log.spans.cut}.items() if n},
         ticks=len(at),
     )

@@ -12,7 +12,7 @@ from shlex import quote
 import msgspec
 
 from ..catalog import CATALOG
-from ..model import Evidence, Incident, Verdict
+from ..model import Culprit, Evidence, Incident, Verdict
 from .advice import AdviceRow, advice_rows
 from .bars import request_words
 from .data import ReportData
@@ -234,10 +234,16 @@ def _alternatives(incident: Incident | None) -> tuple[Because, ...]:
 def _culprits(incident: Incident | None) -> tuple[str, ...]:
     if incident is None:
         return ()
-    return tuple(
-        f"{c.kind} {c.id}: " + (f"{c.detail}, " if c.detail else "") + f"share {percent(c.share)}"
-        for c in incident.culprits
-    )
+    return tuple(f"{c.kind} {c.id}: " + (f"{c.detail}, " if c.detail else "") + _share(c) for c in incident.culprits)
+
+
+def _share(culprit: Culprit) -> str:
+    """A culprit's share and of what: who waits needs a part of the whole pool, who holds has a part of what is held."""
+    if culprit.detail.startswith("head of the queue"):
+        return f"{percent(culprit.share)} of the pool"
+    if culprit.detail.startswith("holds "):
+        return f"{percent(culprit.share)} of the KV in use"
+    return f"share {percent(culprit.share)}"
 
 
 def _others(verdict: Verdict, shown: Incident | None) -> tuple[str, ...]:

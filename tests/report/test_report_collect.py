@@ -248,3 +248,9 @@ def test_a_restarted_histogram_starts_anew() -> None:
     ttft.add(reading(20.0, (0, 0, 2), 2))
     ttft.tick(20.0)
     assert math.isnan(ttft.values[-1])
+
+
+def test_whole_numbers_of_a_record_read_as_such(flood: list) -> None:
+    """A seed is 1, not 1.0; text stays as it is."""
+    report = collect(flood[:3], Config(), meta={"seed": 1.0, "rate": 0.25, "producer": "x 1.0"})
+    assert report.meta == {"seed": "1", "rate": "0.25", "producer": "x 1.0"}

@@ -7,7 +7,9 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from gpuwatch.model import Culprit
 from gpuwatch.report import render_markdown
 from gpuwatch.report.markdown import code, escaped
 from tests.report import sample
@@ -53,3 +55,17 @@ def test_a_code_span_cannot_be_left(text: str) -> None:
         fence = len(out) - len(out.lstrip("`"))
         inside = out[fence:-fence]
         assert "`" * fence not in inside.replace(" ", "")
+
+
+@pytest.mark.parametrize(
+    ("detail", "said"),
+    [
+        ("holds 46 blocks, prompt 9 tokens", "46 % of the KV in use"),
+        ("head of the queue: 9 tokens need 46 of 100 blocks", "46 % of the pool"),
+    ],
+)
+def test_a_culprits_share_says_of_what(detail: str, said: str) -> None:
+    """A holder has a part of what is held, the head of the queue needs a part of the pool."""
+    data = sample.report()
+    incident = replace(data.incident, culprits=(Culprit("request", "a3", 0.46, detail),))
+    assert f"{detail}, {said}" in render_markdown(replace(data, incident=incident))
