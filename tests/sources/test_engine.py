@@ -1,6 +1,7 @@
 """The engine source against real servers: prometheus_client's own, and one that misbehaves."""
 
 import asyncio
+import re
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -314,3 +315,23 @@ def test_two_ranks_on_one_page_are_two_subjects():
     assert by_rank[1]["kv_capacity_tokens"] == 240624
     assert "req_rejected_total" not in by_rank[1], "what names no rank goes to the lowest"
     assert {i.subject.rank for i in batch.info} == {0, 1}
+
+
+@pytest.mark.anyio
+async def test_an_absurd_label_shortens_a_name_and_an_unreadable_page_is_said():
+    """A 10 kB model name costs nothing but its tail; lines beyond the bound are a failed poll, not a silent blindness."""
+    bodies = {
+        size: re.sub(rb'model_name="[^"]*"', b'model_name="%s"' % (b"m" * size), VLLM) for size in (10_000, 20_000)
+    }
+    for size, body in bodies.items():
+        async with StubServer(lambda _, body=body: Reply(body)) as server:
+            source = source_for(f"http://127.0.0.1:{server.port}")
+            batch = await source.poll(0.0)
+            await source.aclose()
+        if size == 10_000:
+            assert not batch.error
+            assert "req_running" in values(batch)
+            assert batch.dropped > 0
+        else:
+            assert "no dialect recognises this page" in batch.error
+            assert values(batch)["scrape_up"] == 0
