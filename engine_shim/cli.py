@@ -167,7 +167,9 @@ def _settings_options(command: Callable[..., None]) -> Callable[..., None]:
     help="Let something break, e.g. hung_step:at_s=60,until_s=90 (seconds after the start); see docs/faults.md.",
 )
 @click.option(
-    "--admin/--no-admin", default=False, help="Let loopback clients begin and end faults at /admin/faults (docs/faults.md)."
+    "--admin/--no-admin",
+    default=False,
+    help="Let loopback clients begin and end faults at /admin/faults (docs/faults.md).",
 )
 @click.option("--max-body-bytes", default=8 << 20, show_default=True, type=click.IntRange(1024), help="Largest body.")
 @click.option("--log-level", default="warning", show_default=True, type=click.Choice(["info", "warning", "error"]))

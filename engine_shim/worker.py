@@ -28,7 +28,10 @@ class EngineWorker:
     """
 
     def __init__(
-        self, engine: Engine, tick: Callable[[], None], loses_abort: Callable[[], bool] = lambda: False,
+        self,
+        engine: Engine,
+        tick: Callable[[], None],
+        loses_abort: Callable[[], bool] = lambda: False,
         before_step: Callable[[], None] = lambda: None,
     ) -> None:
         self.failure = ""

@@ -45,7 +45,10 @@ def run(*faults: Any, seconds: float = 20.0, fuse: bool = True, rate_per_s: floa
 
 
 def test_the_page_lists_every_kind_with_its_keys_and_where_it_is_live() -> None:
-    rows = {m[1]: (m[2], m[3]) for m in re.finditer(r"^\| `(\w+)` \| (.*?) \|.*\| (\S+) \|$", DOCS.read_text(), re.MULTILINE)}
+    rows = {
+        m[1]: (m[2], m[3])
+        for m in re.finditer(r"^\| `(\w+)` \| (.*?) \|.*\| (\S+) \|$", DOCS.read_text(), re.MULTILINE)
+    }
     assert set(rows) == set(KINDS)
     for name, kind in KINDS.items():
         keys, live = rows[name]
