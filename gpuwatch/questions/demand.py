@@ -20,6 +20,7 @@ from ..windows import Window
 
 SPAN_S = 60.0
 SURGE_RATIO = 1.5
+SURGE_SPAN_S = 300.0
 LOCAL_LLR = 6.0
 BLOCKED_STOPS = (1.0, 4.0, 6.0)
 """Admission stop reasons that mean "the head does not fit" (docs/ring.md): no blocks, watermark, reservation."""
@@ -62,14 +63,41 @@ def longer_flow(w: Window) -> Flow:
     return Flow(float(np.nanmean(counts)), w.rate("req_finished_total", 120.0))
 
 
+class Surge(NamedTuple):
+    """A step of the arrival rate: when (unix seconds), and requests per second in the minute before and after."""
+
+    at: float
+    change: RateChange
+
+
 def surge(w: Window) -> RateChange | None:
     """A step of the arrival rate to at least 1.5 × within the last five minutes that is not chance (llr ≥ 8).
 
     The rates are those of the minute before and the minute after: a rate that climbs over minutes is no step. At a few
     requests a second two minutes differ by half by chance; their own difference must be unlikely too (llr ≥ 6).
     """
-    counts = arrivals(w, 360.0)
-    recent = counts[-300:]
+    return _step(arrivals(w, SURGE_SPAN_S + 60))
+
+
+def surge_at(w: Window) -> float | None:
+    """When the arrival rate rose, unix seconds."""
+    found = w.once(surge)
+    return None if found is None else math.floor(w.now) - SURGE_SPAN_S + found.cell
+
+
+def surge_by(w: Window, until: float) -> Surge | None:
+    """The step as it was known at `until` (unix seconds): what came later neither makes nor unmakes it."""
+    age = max(0, math.floor(w.now - until))
+    if age + SURGE_SPAN_S + 60 > 900:
+        return None
+    counts = arrivals(w, SURGE_SPAN_S + 60 + age)
+    found = _step(counts[: len(counts) - age])
+    return None if found is None else Surge(math.floor(w.now) - age - SURGE_SPAN_S + found.cell, found)
+
+
+def _step(counts: Floats) -> RateChange | None:
+    """The step in the last five minutes of the counts, `cell` counted from there; they have a minute more before."""
+    recent = counts[-int(SURGE_SPAN_S) :]
     if np.isnan(recent).mean() > 0.7:
         return None
     found = rate_change(recent)
@@ -82,12 +110,6 @@ def surge(w: Window) -> RateChange | None:
     if after < SURGE_RATIO * max(before, 1e-9) or split_llr(*minutes) < LOCAL_LLR:
         return None
     return found._replace(before=before, after=after)
-
-
-def surge_at(w: Window) -> float | None:
-    """When the arrival rate rose, unix seconds."""
-    found = w.once(surge)
-    return None if found is None else math.floor(w.now) - 300 + found.cell
 
 
 class LoadFactors(NamedTuple):

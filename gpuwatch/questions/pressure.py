@@ -10,7 +10,7 @@ import numpy as np
 from ..model import Missing
 from ..stats import RateChange
 from ..windows import Window
-from .demand import Fit, fit_minute, flow, load_factors, surge, surge_at
+from .demand import Fit, fit_minute, flow, load_factors, surge_by
 from .queue import began_at, queue
 from .rhythm import rhythm
 
@@ -18,9 +18,10 @@ FULL_RATIO = 0.9
 LONG_SHARE = 0.5
 FIT_SHARE = 0.2
 PLATEAU_RATIO = 0.97
-SURGE_BEFORE_S = 60.0
+SURGE_BEFORE_S = 90.0
+"""A minute, and half of one for a queue that is short at first: it is dated by when it was a tenth of what it is."""
 SURGE_KNOWN_S = 150.0
-"""A step that set a queue off is seen by then; one that is found later is chance."""
+"""A step that set a queue off is seen by then; what is found later is chance, and what is lost later was none the less."""
 UNSURE = 0.45
 """Not sure enough to open an incident, enough to keep one open."""
 
@@ -28,7 +29,7 @@ UNSURE = 0.45
 class Pressure(NamedTuple):
     """A queue that a full engine cannot serve. Rates per second; `waiting_service_s` = waiting ÷ completions.
 
-    `surge` is the step of the arrival rate that began at most a minute before the queue; None without one.
+    `surge` is the step of the arrival rate that began shortly before the queue; None without one.
     """
 
     arrivals_per_s: float
@@ -63,10 +64,9 @@ def pressure(w: Window) -> Pressure | None:
     if full[0] == "KV pool" and (fitting.share > FIT_SHARE or _long(w)):
         return None
     mu = f.completions_per_s
-    rise, rise_at = w.once(surge), w.once(surge_at)
-    set_it_off = rise_at is not None and rise_at - 15 <= began <= rise_at + SURGE_BEFORE_S
-    if not set_it_off or w.now - began > SURGE_KNOWN_S:
-        rise, rise_at = None, None
+    rise = surge_by(w, began + SURGE_KNOWN_S)
+    if rise is not None and not rise.at - 15 <= began <= rise.at + SURGE_BEFORE_S:
+        rise = None
     factors = w.maybe(load_factors)
     factor = math.nan if factors is None else (factors.seqs if full[0] == "batch" else factors.kv)
     rate = q.rate_per_s or 0.0
@@ -82,8 +82,8 @@ def pressure(w: Window) -> Pressure | None:
         full[1],
         fitting.share,
         factor,
-        rise,
-        rise_at,
+        rise.change if rise else None,
+        rise.at if rise else None,
         _confidence(w, f.arrivals_per_s > mu, q.trend),
     )
 
