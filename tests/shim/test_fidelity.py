@@ -76,3 +76,10 @@ def test_a_load_of_the_cpu_study_is_noted_step_by_step(monkeypatch: pytest.Monke
     assert all(seconds > 0 for seconds in served.seconds)
     sampled = sum(demand[1] for demand in served.demands)
     assert 6 <= sampled <= 6 * 12
+
+
+def test_a_step_served_several_times_takes_its_lower_quartile():
+    runs = [fidelity_torch.Served([(1.0,), (2.0,)], [taken, 2 * taken]) for taken in (5.0, 1.0, 3.0, 2.0, 4.0)]
+    assert fidelity_torch.lower_quartile(runs).seconds == [2.0, 4.0]
+    with pytest.raises(ValueError, match="same steps"):
+        fidelity_torch.lower_quartile([runs[0], fidelity_torch.Served([(1.0,)], [1.0])])
