@@ -35,11 +35,12 @@ from engine_shim.scheduler import Scheduler
 from engine_shim.server import EngineServer, Pages
 from engine_shim.settings import EngineSettings
 from engine_shim.shapes import SHAPES
+from engine_shim.speculative import SpeculationCounts
 from engine_shim.step import Runner
 from engine_shim.step_extras import step_fields
 from engine_shim.telemetry import EngineInfo, EngineTelemetry, build_telemetry
 from engine_shim.telemetry.allocator_page import AllocatorPage
-from engine_shim.telemetry.compute_page import compute_families
+from engine_shim.telemetry.compute_page import compute_families, vllm_families
 from engine_shim.telemetry.held_up_page import show_held_up
 from engine_shim.telemetry.protection_page import protection_families, response_cache_families
 from engine_shim.tokens import CharTokenizer, FolderTokenizer, Tokenizer
@@ -131,7 +132,13 @@ def build(options: ServeOptions, changes: Mapping[str, Any], clock: Clock | None
     new_scheduler = HeldUpScheduler if options.can_break else Scheduler
     engine = Engine(settings, blocks, computing.runner, clock, telemetry, new_scheduler)
     telemetry.add_families(protection_families(lambda: engine.protection))
-    telemetry.add_families(compute_families(settings, computing.calls, lambda: engine.scheduler.speculation.counts))
+
+    def drafts() -> SpeculationCounts:
+        return engine.scheduler.speculation.counts
+
+    telemetry.add_families(
+        compute_families(settings, computing.calls, drafts), vllm_families(settings, model.name, drafts)
+    )
     if options.can_break:
         show_held_up(telemetry, engine)
     worker = EngineWorker(

@@ -21,9 +21,10 @@ from .runners.model import ModelRunner
 from .scenario import Scenario
 from .settings import EngineSettings
 from .simulate import play
+from .speculative import SpeculationCounts
 from .step_extras import step_fields
 from .telemetry import EngineInfo, build_telemetry
-from .telemetry.compute_page import compute_families
+from .telemetry.compute_page import compute_families, vllm_families
 from .telemetry.gpu_page import Gpu, GpuPage
 from .telemetry.held_up_page import show_held_up
 from .telemetry.protection_page import protection_families
@@ -92,7 +93,13 @@ def simulate(
     engine = Engine(settings, blocks, runner, clock, world, faults.scheduler())
     show_held_up(telemetry, engine)
     telemetry.add_families(protection_families(lambda: engine.protection))
-    telemetry.add_families(compute_families(settings, runner.calls, lambda: engine.scheduler.speculation.counts))
+
+    def drafts() -> SpeculationCounts:
+        return engine.scheduler.speculation.counts
+
+    telemetry.add_families(
+        compute_families(settings, runner.calls, drafts), vllm_families(settings, settings.model, drafts)
+    )
     until = start + min(until_s or scenario.duration_s, scenario.duration_s)
     play(engine, world.demand, until=until, observer=world, faults=faults)
     world.end(until)

@@ -51,11 +51,16 @@ class EngineTelemetry:
         self._lock = threading.Lock()
         self._pending: list[list[float]] = []
         self._extra: list[Family] = [] if spans is None else spans.families()
+        self._vllm_extra: list[Family] = []
         self._open_pages()
 
-    def add_families(self, families: Sequence[Family]) -> None:
-        """Show more on the engine's page, before anything has happened: what other parts of the engine say."""
+    def add_families(self, families: Sequence[Family], vllm: Sequence[Family] = ()) -> None:
+        """Show more on the engine's page, before anything has happened: what other parts of the engine say.
+
+        `vllm` is what of it vLLM shows, under its names.
+        """
         self._extra += families
+        self._vllm_extra += vllm
         self._open_pages()
 
     def step_begun(self, record: list[float]) -> None:
@@ -135,7 +140,7 @@ class EngineTelemetry:
         self._classes = ClassMetrics(self.live, self._now) if by_class else None
         extra = [*self._extra, *(self._classes.families() if self._classes is not None else ())]
         self.metrics = EngineMetrics(self.info, self.live, self._now, extra)
-        self.vllm = VllmMetrics(self.info, self.live) if self._with_vllm else None
+        self.vllm = VllmMetrics(self.info, self.live, self._vllm_extra) if self._with_vllm else None
 
     def _book_pending(self) -> None:
         if not self._pending:

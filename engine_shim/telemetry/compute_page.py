@@ -22,6 +22,13 @@ def compute_families(
     return families if settings.speculative == "none" else [*families, *speculation_families(counts)]
 
 
+def vllm_families(settings: EngineSettings, model: str, counts: Callable[[], SpeculationCounts]) -> list[Family]:
+    """What vLLM shows of it: drafts, not kernels."""
+    if settings.speculative == "none":
+        return []
+    return speculation_families(counts, "vllm", pairs({"engine": "0", "model_name": model}))
+
+
 def kernel_families(calls: KernelCalls, weights: str) -> list[Family]:
     """Products by kernel. `weights` is the setting."""
     name = "shim:linear_kernel_info"
@@ -46,7 +53,9 @@ _COUNTERS: dict[str, tuple[str, Callable[[SpeculationCounts], float]]] = {
 }
 
 
-def speculation_families(counts: Callable[[], SpeculationCounts], prefix: str = "shim") -> list[Family]:
+def speculation_families(
+    counts: Callable[[], SpeculationCounts], prefix: str = "shim", labels: str = ""
+) -> list[Family]:
     """Drafts, their tokens, and how many were accepted, in all and by position in the draft (from 0)."""
 
     def reader(read: Callable[[SpeculationCounts], float]) -> Callable[[], float]:
@@ -56,13 +65,14 @@ def speculation_families(counts: Callable[[], SpeculationCounts], prefix: str = 
         return {str(position): count for position, count in enumerate(counts().accepted_at)}
 
     families = [
-        single(f"{prefix}:spec_decode_{name}_total", "counter", text, reader(read))
+        single(f"{prefix}:spec_decode_{name}_total", "counter", text, reader(read), labels)
         for name, (text, read) in _COUNTERS.items()
     ]
     families.append(
         by_label(
             f"{prefix}:spec_decode_num_accepted_tokens_per_pos_total", "counter",
             "Draft tokens that the model agreed with, by position in the draft.", "position", by_position,
+            labels,
         )
     )  # fmt: skip
     return families

@@ -65,7 +65,7 @@ def _histograms(max_model_len: int) -> dict[str, tuple[str, Sequence[float]]]:
 class VllmMetrics:
     """The telemetry part that keeps and prints vLLM's view."""
 
-    def __init__(self, info: EngineInfo, live: LiveRequests) -> None:
+    def __init__(self, info: EngineInfo, live: LiveRequests, extra: Sequence[Family] = ()) -> None:
         self._info = info
         self._live = live
         self._shown: dict[str, float] = {}  # the last finished step
@@ -78,7 +78,7 @@ class VllmMetrics:
         table = _histograms(info.max_model_len)
         self._histograms = {name: Histogram(bounds) for name, (_, bounds) in table.items()}
         self._tokens = TokenTimes(self._histograms["inter_token_latency_seconds"], self._first_token)
-        self._page = Page(self._families({name: text for name, (text, _) in table.items()}))
+        self._page = Page([*self._families({name: text for name, (text, _) in table.items()}), *extra])
 
     def steps(self, columns: dict[str, np.ndarray]) -> None:
         """Take completed steps, oldest first, at least one; only the last one's gauges are ever shown."""

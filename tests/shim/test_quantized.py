@@ -119,20 +119,26 @@ def test_a_kernel_that_does_not_work_here_falls_back_silently(monkeypatch, weigh
     assert f'kernel="{KERNELS[weights]}"' not in page
 
 
-def test_a_served_engine_shows_kernels_and_drafts():
-    """Settings reach the model and the scheduler, and the page says what came of both."""
+@pytest.mark.parametrize("vllm", [False, True], ids=["own page", "vLLM's page"])
+def test_a_served_engine_shows_kernels_and_drafts(vllm):
+    """Settings reach the model and the scheduler, and the page says what came of both; vLLM's shows drafts only."""
     changes = {"weights": "int8", "quantization_fallback": True, "speculative": "ngram", "speculative_tokens": 2}
-    serving = build(ServeOptions(), {**changes, "kv_pool_tokens": 1024, "max_num_seqs": 4}, VirtualClock())
+    serving = build(
+        ServeOptions(vllm_page=vllm), {**changes, "kv_pool_tokens": 1024, "max_num_seqs": 4}, VirtualClock()
+    )
     serving.engine.add(request("r", [1, 2, 3] * 4, 20))
     run_all(serving.engine)
     page = serving.telemetry.render().decode()
     serving.telemetry.close()
+    drafts = re.search(r"spec_decode_num_draft_tokens_total(?:{.*})? (\d+)", page)
+    assert drafts is not None
+    assert int(drafts[1]) == serving.engine.scheduler.speculation.counts.draft_tokens > 0
+    if vllm:
+        assert 'vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="tiny",position="0"}' in page
+        return
     calls = re.search(r'shim:linear_calls_total{kernel="dequantize_matmul"} (\d+)', page)
     assert calls is not None
     assert int(calls[1]) >= 4 * TINY.layers
-    drafts = re.search(r"shim:spec_decode_num_draft_tokens_total (\d+)", page)
-    assert drafts is not None
-    assert int(drafts[1]) == serving.engine.scheduler.speculation.counts.draft_tokens > 0
 
 
 def test_quantized_layers_take_the_memory_that_settings_count_with():
