@@ -64,3 +64,19 @@ def test_tiny_temperature_is_finite_and_greedy():
 def test_random_numbers_lie_in_the_unit_interval():
     """Also for negative seeds."""
     assert all(0 <= uniform(seed, index) < 1 for seed in (-(2**63), -1, 0, 5) for index in range(50))
+
+
+@given(seed=st.integers(0, 1000), top_p=st.sampled_from([0.3, 0.9, 0.999, 1.0]))
+@settings(max_examples=30, deadline=None)
+def test_wide_and_narrow_nuclei_share_a_batch(seed, top_p):
+    """A nucleus of over 256 tokens and one of a few: each row draws what it draws alone, and from its own nucleus."""
+    flat, peaked = logits_of(1, seed, 900) * 0.01, logits_of(1, seed + 1, 900) * 3
+    logits, wish = torch.cat((flat, peaked, flat)), Sampling(top_p=top_p, seed=seed)
+    wishes, indexes = [wish, wish, Sampling(seed=seed)], [1, 2, 3]
+    alone = [choose(logits[row : row + 1], [wishes[row]], [indexes[row]])[0] for row in range(3)]
+    together = choose(logits, wishes, indexes)
+    assert together == alone
+    for row in range(2):
+        ranked = torch.softmax(logits[row], -1).sort(descending=True)
+        size = int((ranked.values.cumsum(-1) < top_p - 1e-6).sum()) + 2
+        assert together[row] in ranked.indices[:size].tolist()
