@@ -21,7 +21,7 @@ from ..windows import Window
 SPAN_S = 60.0
 SURGE_RATIO = 1.5
 SURGE_SPAN_S = 300.0
-LOCAL_LLR = 6.0
+LOCAL_LLR = 10.0
 BLOCKED_STOPS = (1.0, 4.0, 6.0)
 """Admission stop reasons that mean "the head does not fit" (docs/ring.md): no blocks, watermark, reservation."""
 TOKEN_BUDGET = 3.0
@@ -74,7 +74,7 @@ def surge(w: Window) -> RateChange | None:
     """A step of the arrival rate to at least 1.5 × within the last five minutes that is not chance (llr ≥ 8).
 
     The rates are those of the minute before and the minute after: a rate that climbs over minutes is no step. At a few
-    requests a second two minutes differ by half by chance; their own difference must be unlikely too (llr ≥ 6).
+    requests a second two minutes differ by half by chance; their own difference must be unlikely too (llr ≥ 10).
     """
     return _step(arrivals(w, SURGE_SPAN_S + 60))
 
