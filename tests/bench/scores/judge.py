@@ -50,10 +50,10 @@ def deviations(run: Run) -> tuple[str, ...]:
 
 
 def _onset_between(run: Run) -> tuple[float, float]:
-    """Not before the demand changed, and not after the mechanism has begun; both with a tolerance."""
+    """Not before the demand changed, and not after the mechanism could be told; both with a tolerance."""
     stated = expectation(run.case.stem).get("onset_s", math.nan)
-    known = run.truth.onset_s if run.truth else math.nan
-    ends = [at for at in (stated, known) if not math.isnan(at)] or [-math.inf, math.inf]
+    known = (run.truth.onset_s, run.truth.shown_s) if run.truth else ()
+    ends = [at for at in (stated, *known) if not math.isnan(at)] or [-math.inf, math.inf]
     return min(ends) - ONSET_TOLERANCE_S, max(ends) + ONSET_TOLERANCE_S
 
 
