@@ -61,6 +61,23 @@ def engine_settings() -> str:
     return _table(("key", "default", "meaning"), rows)
 
 
+def devices() -> str:
+    """The bundled device profiles."""
+    from engine_shim.devices import DEVICES
+
+    head = (
+        "`--device`", "product", "GB", "TB/s", "bf16 TFLOP/s", "fp8 TFLOP/s", "SMs", "GHz", "W", "idle W", "link GB/s",
+        "`matmul_share`",
+    )  # fmt: skip
+    rows = (
+        f"| `{d.name}` | {d.product} | {d.memory_bytes / 1e9:g} | {d.bandwidth_bytes_per_s / 1e12:g} "
+        f"| {d.bf16_flops_per_s / 1e12:g} | {d.fp8_flops_per_s / 1e12:g} | {d.sm_count} | {d.max_sm_clock_hz / 1e9:g} "
+        f"| {d.power_limit_watts:g} | {d.idle_power_watts:g} | {d.link_bytes_per_s / 1e9:g} | {d.matmul_share:g} |"
+        for d in DEVICES.values()
+    )
+    return _table(head, rows)
+
+
 def agent_commands() -> str:
     """Every command of `gpuwatch` with its options."""
     from gpuwatch.cli import main
@@ -108,6 +125,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "classes": classes,
     "signals": signals,
     "engine_settings": engine_settings,
+    "devices": devices,
     "agent_commands": agent_commands,
     "engine_commands": engine_commands,
 }
