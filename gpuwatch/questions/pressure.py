@@ -61,7 +61,7 @@ def pressure(w: Window) -> Pressure | None:
     if full is None:
         return None
     fitting = w.maybe(fit_minute) or Fit(0.0, 0.0, "none")
-    if full[0] == "KV pool" and (fitting.share > FIT_SHARE or _long(w)):
+    if full[0] == "KV pool" and (fitting.share > FIT_SHARE or few_hold_the_pool(w)):
         return None
     mu = f.completions_per_s
     rise = surge_by(w, began + SURGE_KNOWN_S)
@@ -115,7 +115,8 @@ def _full_of(w: Window) -> tuple[str, float] | None:
     return ("batch", running / plateau) if running >= max(PLATEAU_RATIO * plateau, 4) else None
 
 
-def _long(w: Window) -> bool:
+def few_hold_the_pool(w: Window) -> bool:
+    """Long requests hold most of the pool; without a live table: twice the KV per request that is usual here."""
     try:
         return w.mean("kv_long_share_ratio", 30.0) >= LONG_SHARE
     except Missing:

@@ -22,6 +22,8 @@ from ..model import Advice, Evidence, Finding, Missing
 from ..questions.culprits import head, holders
 from ..questions.demand import fit_minute, load_factors, surge
 from ..questions.latency import shares
+from ..questions.moved import MEAN_RATIO, prompt_tokens_mean
+from ..questions.pressure import few_hold_the_pool
 from ..questions.queue import queue
 from ..questions.rhythm import Rhythm, rhythm
 from ..questions.ruled_out import (
@@ -34,9 +36,6 @@ from ..questions.ruled_out import (
 )
 from ..windows import Window
 from . import Rule
-
-LONG_SHARE = 0.5
-"""Of the held KV: from here on the long requests are the pool's load, and the class is long_context_kv_pressure."""
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -94,7 +93,7 @@ def _unseen(w: Window) -> tuple[Evidence, ...]:
 def _mechanism(w: Window, p: Params) -> tuple[str, tuple[Evidence, ...]]:
     lost, again = w.maybe(preemptions_per_finished), w.maybe(recompute_share)
     preempts = (lost or 0.0) >= p.preemptions_per_finished or (again or 0.0) >= p.recompute_share
-    if preempts and not _few_hold_it_all(w, p):
+    if preempts and not _nobody_fits_beside_few(w, p):
         return "preemption_recompute", (
             w.evidence("req_preempted_total ÷ req_finished_total", lost, p.preemptions_per_finished, ">=", 120),
             w.evidence("recomputed_tokens_share", again, p.recompute_share, ">=", 120),
@@ -104,15 +103,18 @@ def _mechanism(w: Window, p: Params) -> tuple[str, tuple[Evidence, ...]]:
     return ("head_admission" if fitting.share >= p.fit_share else ""), evidence
 
 
-def _few_hold_it_all(w: Window, p: Params) -> bool:
-    """Long requests hold most of the pool and nobody who waits would fit: then capacity is what is missing."""
+def _nobody_fits_beside_few(w: Window, p: Params) -> bool:
+    """A few long requests hold the pool and nobody who waits would fit: then capacity is what is missing.
+
+    Without a live table, requests that hold more than usual may all have long answers: only longer prompts make it few.
+    """
     fitting = w.maybe(fit_minute)
-    if fitting is None or fitting.share > p.fit_share:
+    if fitting is None or fitting.share > p.fit_share or not few_hold_the_pool(w):
         return False
-    try:
-        return w.mean("kv_long_share_ratio", 30) >= LONG_SHARE
-    except Missing:
-        return False  # no live table: who holds the pool is not seen
+    if w.has("kv_long_share_ratio"):
+        return True
+    usual, now = w.baseline.usual("prompt_tokens_mean"), w.maybe(prompt_tokens_mean)
+    return usual is not None and now is not None and now >= MEAN_RATIO * usual
 
 
 def _cycles(w: Window, r: Rhythm, p: Params) -> tuple[Evidence, ...]:
