@@ -12,6 +12,7 @@ import math
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
 from typing import Any
 
 from tests.bench.scores.board import label_text, labels, scores, text, variant_text, variants
@@ -85,12 +86,18 @@ def _board(runs: list[Run], asked: argparse.Namespace) -> dict[str, Any]:
     board: dict[str, Any] = {"not_played": {str(r.case): r.trouble for r in runs if r.trouble}}
     if asked.vary:
         return {**board, "variants": variants(runs)}
-    played = [r for r in runs if not r.trouble]
+    played = _with_truth([r for r in runs if not r.trouble])
     board["telemetry"] = {
         mode: scores(r for r in played if r.case.mode == mode and not r.case.cured) for mode in asked.telemetry
     }
     cured = [r for r in played if r.case.cured]
     return {**board, "labels": labels(played, cured)} if cured else board
+
+
+def _with_truth(runs: list[Run]) -> list[Run]:
+    """What really happened is the same whatever the agent gets to see; it is read where everything is shown."""
+    known = {r.case: r.truth for r in runs}
+    return [r if r.truth else replace(r, truth=known.get(r.case.plain)) for r in runs]
 
 
 def _text(board: dict[str, Any]) -> str:
