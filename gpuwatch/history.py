@@ -18,7 +18,9 @@ from .model import STAGES, Batch, Event, Floats, Frame, Histogram, Info, LiveReq
 from .request_log import Arrivals, FinishedRequests
 from .tiers import Tier
 
-SOURCE_ORDER = ("steps", "readings", "nvml", "page-fast", "page", "dcgm", "host")
+SOURCE_ORDER = (
+    "steps", "readings", "gpm", "nvml", "nvml-slow", "amd", "intel", "page-fast", "page", "dcgm", "host",
+)  # fmt: skip
 """Which source answers first when several are fresh: the one that looks most often and lies least."""
 KEEP_S = 900.0
 SLOW_WORDS = ("time", "slow")
