@@ -48,25 +48,39 @@ def drain_refill_cycles(
     high cell where requests have waited since long before. Returns the completed cycles and the index at which a drain
     that is still going on began (−1 when none is).
     """
-    if not ((running <= low_ratio * reference) & (waiting > 0)).any():
+    drained = running <= low_ratio * reference
+    if not (drained & (waiting > 0)).any():
         return [], -1
+    place = np.flatnonzero(~np.isnan(running) & (reference >= 4))  # a set of fewer than four has no batch to lose
+    r, drained, order = running[place], drained[place], np.arange(len(place))
+    queued = order - np.maximum.accumulate(np.where(waiting[place] > 0, -1, order))  # cells in a row with a queue
+    starts = np.flatnonzero(drained & (queued >= queued_cells)).tolist()
+    highs = np.flatnonzero(r >= high_ratio * reference[place])
     cycles: list[Cycle] = []
-    fell, trough, low, high = -1, -1, math.inf, -1
-    queued = 0
-    for i, (r, w, ref) in enumerate(zip(running.tolist(), waiting.tolist(), reference.tolist(), strict=True)):
-        if math.isnan(r) or math.isnan(ref) or ref < 4:  # a set of fewer than four has no batch to lose
+    done = -1  # the cell in which the last cycle ended
+    for start in starts:
+        before = int(np.searchsorted(highs, start))
+        if start <= done or before == 0:
             continue
-        queued = queued + 1 if w > 0 else 0
-        if trough < 0 <= high and r <= low_ratio * ref and queued >= queued_cells:
-            fell, trough, low = max(high, i - queued + 1), i, r
-        if trough >= 0 and r < low:
-            trough, low = i, r
-        if r >= high_ratio * ref:
-            if trough >= 0:
-                cycles.append(Cycle(fell, trough, i, 1 - low / ref))
-                trough, low = -1, math.inf
-            high = i
-    return cycles, fell if trough >= 0 else -1
+        fell = max(int(place[highs[before - 1]]), int(place[start] - queued[start]) + 1)
+        if before == len(highs):
+            return cycles, fell
+        done = int(highs[before])
+        trough = start + int(np.argmin(r[start : done + 1]))
+        full = float(reference[place[done]])
+        cycles.append(Cycle(fell, int(place[trough]), int(place[done]), 1 - float(r[trough]) / full))
+    return cycles, -1
+
+
+def quantile_of_known(values: Floats, q: float) -> float:
+    """The q-quantile of what is known, between two values by their distance; NaN where nothing is known."""
+    known = np.sort(values[~np.isnan(values)])
+    if not len(known):
+        return math.nan
+    place = q * (len(known) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(known) - 1)
+    return float(known[below] + (known[above] - known[below]) * (place - below))
 
 
 def trailing_quantile(values: Floats, window: int, q: float) -> Floats:

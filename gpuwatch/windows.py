@@ -91,8 +91,13 @@ class Window:
 
     def series(self, signal: str, span_s: float, kind: int = LAST, thin: float = THIN) -> Floats:
         """One value a second, oldest first, NaN where not known; refuses when fewer than `thin` of them are known."""
-        _, tier = self._tier(signal)
-        values = tier.span(signal, self.now, span_s, kind)
+        key = (signal, span_s, kind)
+        values: Floats | None = self._memo.get(key)  # type: ignore[assignment]
+        if values is None:
+            _, tier = self._tier(signal)
+            values = tier.span(signal, self.now, span_s, kind)
+            values.flags.writeable = False  # several rules read the same answer
+            self._memo[key] = values
         if not len(values) or np.count_nonzero(np.isnan(values)) > (1 - thin) * len(values):
             raise Missing(signal, f"fewer than {thin:.0%} of the last {span_s:.0f} s are known")
         return values
@@ -112,11 +117,11 @@ class Window:
 
     def least(self, signal: str, span_s: float) -> float:
         """Smallest reading."""
-        return float(np.nanmin(self.series(signal, span_s, LEAST)))
+        return float(np.fmin.reduce(self.series(signal, span_s, LEAST)))
 
     def greatest(self, signal: str, span_s: float, thin: float = THIN) -> float:
         """Greatest reading."""
-        return float(np.nanmax(self.series(signal, span_s, GREATEST, thin)))
+        return float(np.fmax.reduce(self.series(signal, span_s, GREATEST, thin)))
 
     def slope(self, signal: str, span_s: float) -> float:
         """Least-squares slope per second."""
@@ -242,6 +247,8 @@ class Window:
                     break
         if not rows:
             raise Missing(signal, "no fresh reading of a device that is known to serve this engine")
+        if len(rows) == 1:
+            return rows[0]
         stack = np.array(rows)
         known = ~np.isnan(stack)
         total = np.where(known, stack, 0.0).sum(axis=0)
@@ -250,7 +257,8 @@ class Window:
 
     def gpu_mean(self, signal: str, span_s: float) -> float:
         """Mean over devices and time."""
-        return float(np.nanmean(self.gpu_series(signal, span_s)))
+        values = self.gpu_series(signal, span_s)
+        return float(values[~np.isnan(values)].mean())
 
     # --- evidence ------------------------------------------------------------------------------------------------
 

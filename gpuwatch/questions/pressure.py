@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import numpy as np
-
 from ..model import Missing
-from ..stats import RateChange
+from ..stats import RateChange, quantile_of_known
 from ..windows import Window
 from .demand import Fit, fit_minute, flow, load_factors, surge_by
 from .queue import began_at, queue
@@ -98,7 +96,7 @@ def _confidence(w: Window, beyond: bool, trend: str) -> float:
 
 def _full_of(w: Window) -> tuple[str, float] | None:
     """What is full over the last half minute: the batch, else the KV pool; None where neither is."""
-    running = float(np.nanquantile(w.series("req_running", 30.0, thin=0.3), 0.25))
+    running = quantile_of_known(w.series("req_running", 30.0, thin=0.3), 0.25)
     try:
         if running / w.limit("max_num_seqs") >= FULL_RATIO:
             return "batch", running / w.limit("max_num_seqs")
@@ -106,7 +104,7 @@ def _full_of(w: Window) -> tuple[str, float] | None:
     except Missing:
         plateau = w.greatest("req_running", 300.0, thin=0.05)
     try:
-        usage = float(np.nanquantile(w.series("kv_usage_ratio", 30.0, thin=0.3), 0.25))
+        usage = quantile_of_known(w.series("kv_usage_ratio", 30.0, thin=0.3), 0.25)
     except Missing:
         usage = math.nan
     if usage >= FULL_RATIO:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..model import Missing
+from ..stats import quantile_of_known
 from ..tiers import GREATEST
 from ..windows import Window
 
@@ -67,11 +68,9 @@ def _learned(w: Window) -> _Learned:
         prefill = w.past("step_prefill_tokens", 900.0, GREATEST)
     except Missing:
         return _Learned(0.0, 0.0, math.nan)
-    with np.errstate(invalid="ignore"):
-        heavy = prefill >= max(256.0, 0.5 * float(np.nanmax(prefill))) if not np.isnan(prefill).all() else prefill > 0
-    per_token = longest[heavy] / prefill[heavy]
-    rate = float(np.nanquantile(per_token, 0.9)) if len(per_token) else 0.0
-    return _Learned(rate, float(np.nanmedian(usual)), float(np.nanmax(longest)))
+    heavy = prefill >= max(256.0, 0.5 * float(np.fmax.reduce(prefill)))
+    rate = quantile_of_known(longest[heavy] / prefill[heavy], 0.9) if heavy.any() else 0.0
+    return _Learned(rate, quantile_of_known(usual, 0.5), float(np.fmax.reduce(longest)))
 
 
 class Witness(NamedTuple):
