@@ -194,6 +194,8 @@ CATALOG: dict[str, Signal] = {s.name: s for s in _SIGNALS}
 STEP_SIGNALS: dict[str, str] = {
     "running": "req_running",
     "waiting": "req_waiting",
+    "waiting_capacity": "req_waiting_capacity",
+    "waiting_deferred": "req_waiting_deferred",
     "waiting_fit": "waiting_fit",
     "head_wait_seconds": "head_wait_seconds",
     "head_need_blocks": "head_need_blocks",
@@ -203,6 +205,9 @@ STEP_SIGNALS: dict[str, str] = {
     "longest_prefill_tokens": "step_longest_prefill_tokens",
     "kv_used_blocks": "kv_used_blocks",
     "kv_total_blocks": "kv_total_blocks",
+    "kv_usage_ratio": "kv_usage_ratio",
+    "prefix_query_tokens_total": "prefix_query_tokens_total",
+    "prefix_hit_tokens_total": "prefix_hit_tokens_total",
     "step": "steps_total",
     "arrived_total": "req_arrived_total",
     "finished_total": "req_finished_total",
@@ -215,7 +220,7 @@ STEP_SIGNALS: dict[str, str] = {
 }
 """Field of a step record (docs/ring.md) → signal.
 
-The reader of the ring adds what it derives: step_seconds (ended_at − begun_at), kv_usage_ratio (used ÷ total),
+The reader of the ring adds what it derives: step_seconds (ended_at − begun_at), kv_usage_ratio (used ÷ total, unless told),
 kv_cached_ratio, kv_reserved_unused_ratio (reserved ÷ total) and kv_internal_fragmentation_ratio
 (slots_unused ÷ (used × block_tokens)). Each row of such a Frame is stamped with the step's `ended_at`.
 """

@@ -23,12 +23,13 @@ from ..model import Floats
 MAGIC = b"GWRING01"
 HEADER_BYTES = 4096
 _JSON_AT = 256
-_NEWEST_AT, _GENERATION_AT = 64, 72
+_NEWEST_AT, _GENERATION_AT, _NEWEST_FINISHED_AT = 64, 72, 96
 _FIXED = struct.Struct("<8sIIIII4xQQ16s")
 _U64 = struct.Struct("<Q")
 _MAX_SLOTS = 1 << 20
 _MAX_ROWS = 1 << 16
 _MAX_FIELDS = 256
+_EDGE_BYTES = 24  # sequence number, checksum with padding, sequence number
 _TABLE_TRIES = 3
 
 
@@ -43,19 +44,30 @@ class _Field(msgspec.Struct):
 class _Description(msgspec.Struct):
     step: list[_Field]
     request: list[_Field]
+    finished: list[_Field] = []
     engine: str = ""
     rank: int = 0
     pid: int = 0
     info: dict[str, Any] = {}
 
 
-class Steps(msgspec.Struct, frozen=True, eq=False):
-    """Slots read in one go, up to number `last`. `columns` by field name; `torn` slot numbers could not be read."""
+class Rows(msgspec.Struct, frozen=True, eq=False):
+    """Slots read in one go, up to number `last`. `columns` by field name; `torn` is the first that could not be read."""
 
     columns: dict[str, Floats]
     last: int
     lapped: int
     torn: int | None
+
+
+class _Table(msgspec.Struct, frozen=True):
+    """A circular table of the file: `rows` slots from byte `at`, the newest number at byte `newest_at`."""
+
+    at: int
+    rows: int
+    newest_at: int
+    names: list[str]
+    slot: np.dtype[Any]
 
 
 class RingFile:
@@ -87,23 +99,36 @@ class RingFile:
         told = self._description(head)
         self.instance: bytes = instance
         self.engine, self.rank, self.pid, self.info = told.engine, told.rank, told.pid, told.info
-        self._fields = [field.name for field in told.step]
+        fields = [field.name for field in told.step]
         self._columns = [field.name for field in told.request]
-        fields, columns = len(self._fields), len(self._columns)
-        if slot != 24 + 8 * fields or row != 8 * columns or not columns or self._columns[0] != "id":
+        columns = len(self._columns)
+        if slot != _EDGE_BYTES + 8 * len(fields) or row != 8 * columns or not columns or self._columns[0] != "id":
             raise RingError(
-                f"{path}: {fields} and {columns} fields do not fill slots of {slot} and rows of {row} bytes"
+                f"{path}: {len(fields)} and {columns} fields do not fill slots of {slot} and rows of {row} bytes"
             )
-        if "ended_at" not in self._fields or "begun_at" not in self._fields:
-            raise RingError(f"{path}: no field begun_at or ended_at")
+        if "ended_at" not in fields:
+            raise RingError(f"{path}: no field ended_at")
         self._table_at, self._table_bytes = HEADER_BYTES + slot * slots, row * rows
-        if size < self._table_at + self._table_bytes:
-            raise RingError(f"{path}: truncated, {size} bytes instead of {self._table_at + self._table_bytes}")
-        self.slots = slots
-        self._slot = np.dtype(
-            [("seq", "<u8"), ("fields", "<f8", (fields,)), ("crc", "<u4"), ("zero", "<u4"), ("end", "<u8")]
-        )
+        self.shows_requests = rows > 0
         self._row = np.dtype([("id", "<u8"), *((name, "<f8") for name in self._columns[1:])])
+        self._steps = _table(HEADER_BYTES, slots, _NEWEST_AT, fields)
+        self._finished = self._finished_table(head, [field.name for field in told.finished])
+        last = self._finished or self._steps
+        end = max(self._table_at + self._table_bytes, last.at + last.rows * last.slot.itemsize)
+        if size < end:
+            raise RingError(f"{path}: truncated, {size} bytes instead of {end}")
+        self.slots = slots
+
+    def _finished_table(self, head: bytes, names: list[str]) -> _Table | None:
+        """The table of finished requests; None in a file without one."""
+        row, rows = struct.unpack_from("<II", head, 84)
+        if not rows:
+            return None
+        if not 1 < rows <= _MAX_SLOTS or rows & (rows - 1) or row != _EDGE_BYTES + 8 * len(names):
+            raise RingError(f"{self._path}: {rows} rows of {row} bytes for {len(names)} fields of finished requests")
+        if "finished_at" not in names:
+            raise RingError(f"{self._path}: no field finished_at")
+        return _table(self._table_at + self._table_bytes, rows, _NEWEST_FINISHED_AT, names)
 
     def _description(self, head: bytes) -> _Description:
         (length,) = struct.unpack_from("<I", head, 80)
@@ -113,19 +138,26 @@ class RingFile:
             told = msgspec.convert(json.loads(head[_JSON_AT : _JSON_AT + length]), _Description)
         except (ValueError, RecursionError) as error:
             raise RingError(f"{self._path}: unreadable description: {error}") from None
-        names = [[f.name for f in told.step], [f.name for f in told.request]]
+        names = [[field.name for field in fields] for fields in (told.step, told.request, told.finished)]
         if any(len(each) > _MAX_FIELDS or len(set(each)) < len(each) or "" in each for each in names):
             raise RingError(f"{self._path}: repeated, empty or too many field names")
         return told
 
-    def completed(self, after: int) -> Steps:
+    def completed(self, after: int) -> Rows:
         """Steps that have ended since slot `after`, oldest first, up to a step that runs or a torn slot."""
-        newest = self._number(_NEWEST_AT)
-        first = max(after + 1, newest - self.slots + 1)
+        return self._appended(self._steps, after)
+
+    def finished(self, after: int) -> Rows | None:
+        """Requests that have finished since row `after`, oldest first; None where the engine does not tell."""
+        return self._appended(self._finished, after) if self._finished is not None else None
+
+    def _appended(self, table: _Table, after: int) -> Rows:
+        newest = self._number(table.newest_at)
+        first = max(after + 1, newest - table.rows + 1)
         count = newest - first + 1
         if count <= 0:
-            return Steps(self._as_columns(np.empty((0, len(self._fields)))), after, 0, None)
-        copied = self._copy(first, count)
+            return Rows(_as_columns(table, np.empty((0, len(table.names)))), after, 0, None)
+        copied = self._copy(table, first, count)
         expected = np.arange(first, first + count, dtype=np.uint64) * np.uint64(2)
         good = (copied["seq"] == expected) & (copied["end"] == expected)
         fields = copied["fields"]
@@ -133,17 +165,17 @@ class RingFile:
         while taken < count and good[taken] and zlib.crc32(fields[taken].tobytes()) == copied["crc"][taken]:
             taken += 1
         torn = first + taken if taken < count and not self._runs(copied[taken], first + taken, newest) else None
-        return Steps(self._as_columns(fields[:taken]), first + taken - 1, first - after - 1, torn)
+        return Rows(_as_columns(table, fields[:taken]), first + taken - 1, first - after - 1, torn)
 
     def running(self) -> dict[str, float] | None:
         """The planned values of the step that runs now; None if none does or it cannot be read."""
         newest = self._number(_NEWEST_AT)
         if not newest:
             return None
-        slot = self._copy(newest, 1)[0]
+        slot = self._copy(self._steps, newest, 1)[0]
         if not self._runs(slot, newest, newest) or zlib.crc32(slot["fields"].tobytes()) != slot["crc"]:
             return None
-        return dict(zip(self._fields, slot["fields"].tolist(), strict=True))
+        return dict(zip(self._steps.names, slot["fields"].tolist(), strict=True))
 
     def generation(self) -> int:
         """Generation of the request table; odd while it is written."""
@@ -164,20 +196,17 @@ class RingFile:
         """Close the file."""
         os.close(self._fd)
 
-    def _copy(self, first: int, count: int) -> NDArray[Any]:
+    def _copy(self, table: _Table, first: int, count: int) -> NDArray[Any]:
         """Slots `first` … as they stand, in order of their numbers."""
-        size, at = self._slot.itemsize, (first - 1) % self.slots
-        before_wrap = min(count, self.slots - at)
-        raw = self._read(before_wrap * size, HEADER_BYTES + at * size)
+        size, at = table.slot.itemsize, (first - 1) % table.rows
+        before_wrap = min(count, table.rows - at)
+        raw = self._read(before_wrap * size, table.at + at * size)
         if count > before_wrap:
-            raw += self._read((count - before_wrap) * size, HEADER_BYTES)
-        return np.frombuffer(raw, self._slot)
+            raw += self._read((count - before_wrap) * size, table.at)
+        return np.frombuffer(raw, table.slot)
 
     def _runs(self, slot: Any, number: int, newest: int) -> bool:
         return number == newest and int(slot["seq"]) == int(slot["end"]) == 2 * number - 1
-
-    def _as_columns(self, fields: Floats) -> dict[str, Floats]:
-        return {name: fields[:, i].copy() for i, name in enumerate(self._fields)}
 
     def _number(self, at: int) -> int:
         number = int(_U64.unpack(self._read(_U64.size, at))[0])
@@ -190,3 +219,12 @@ class RingFile:
         if len(raw) < size:
             raise RingError(f"{self._path}: truncated, nothing at byte {at + len(raw)}")
         return raw
+
+
+def _table(at: int, rows: int, newest_at: int, names: list[str]) -> _Table:
+    slot = np.dtype([("seq", "<u8"), ("fields", "<f8", (len(names),)), ("crc", "<u4"), ("zero", "<u4"), ("end", "<u8")])
+    return _Table(at, rows, newest_at, names, slot)
+
+
+def _as_columns(table: _Table, fields: Floats) -> dict[str, Floats]:
+    return {name: fields[:, i].copy() for i, name in enumerate(table.names)}

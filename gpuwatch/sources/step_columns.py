@@ -17,7 +17,10 @@ SOURCE = "steps"
 
 
 def step_frame(subject: Subject, columns: Mapping[str, Floats], block_tokens: float = math.nan) -> Frame | None:
-    """A frame of completed steps; None where there are none. ValueError without `ended_at`."""
+    """A frame of completed steps; None where there are none, or nothing is known of them. ValueError without `ended_at`.
+
+    A column in which nothing is known is left out: an engine that cannot tell is no source of that signal.
+    """
     ended = columns.get("ended_at")
     if ended is None:
         raise ValueError("no column ended_at")
@@ -26,13 +29,16 @@ def step_frame(subject: Subject, columns: Mapping[str, Floats], block_tokens: fl
     signals = {signal: columns[field] for field, signal in STEP_SIGNALS.items() if field in columns}
     if "begun_at" in columns:
         signals["step_seconds"] = ended - columns["begun_at"]
+    signals = {signal: values for signal, values in signals.items() if not np.isnan(values).all()}
     used, total = columns.get("kv_used_blocks"), columns.get("kv_total_blocks")
     if total is not None:
         for field, signal in _SHARES:
-            if field in columns:
+            if field in columns and signal not in signals:
                 signals[signal] = _ratio(columns[field], total)
     if used is not None and "kv_slots_unused" in columns and block_tokens > 0:
         signals["kv_internal_fragmentation_ratio"] = _ratio(columns["kv_slots_unused"], used * block_tokens)
+    if not signals:
+        return None
     return Frame(subject, SOURCE, tuple(signals), ended, np.stack(list(signals.values()), axis=1))
 
 

@@ -1,8 +1,9 @@
 """Reads the step ring: what the scheduler did, step by step, at no cost to the engine, and what it was doing at its end.
 
-Each poll takes the steps that have completed since the last one, the step that runs, and the live request table. A file
-of another instance under the same name is a restart; what the old instance wrote last is read first, from the file
-that is still open and from `.prev`. An engine that is gone or idle writes nothing, and that is no error.
+Each poll takes the steps and the requests that have ended since the last one, the step that runs, and the live request
+table: whatever of these the engine writes. A file of another instance under the same name is a restart; what the old
+instance wrote last is read first, from the file that is still open and from `.prev`. An engine that is gone or idle
+writes nothing, and that is no error.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import math
 import os
 from pathlib import Path
 
-from ..model import Batch, Event, Frame, Info, LiveRequests, OpenStep, Subject
+from ..model import Batch, Event, Frame, Info, LiveRequests, OpenStep, Spans, Subject
 from .facts import canonical_facts, number
+from .finished_columns import finished_spans
 from .poll import Clock
-from .ring_file import RingError, RingFile, Steps
+from .ring_file import RingError, RingFile, Rows
 from .step_columns import live_requests, open_step, step_frame
 
 _TAIL_S = 60.0
@@ -42,6 +44,7 @@ class StepsSource:
         self._ring: RingFile | None = None
         self._last: int | None = None  # slot; None before the first look at a file
         self._torn: int | None = None
+        self._last_finished: int | None = None
         self._generation = -1
         self._table_at = -math.inf
         self._moved_at = -math.inf
@@ -60,6 +63,7 @@ class StepsSource:
     async def poll(self, now: float) -> Batch:
         """Read what is new. RingError (a failed poll) where the file is missing or no ring."""
         frames: list[Frame] = []
+        spans: list[Spans] = []
         events: list[Event] = []
         info: list[Info] = []
         dropped = 0
@@ -67,7 +71,7 @@ class StepsSource:
             return Batch(self.name, self.role, self.subject, now)
         if self._replaced():
             fresh = RingFile(str(self._path))
-            dropped += self._take_rest(frames, now)
+            dropped += self._take_rest(frames, spans, now)
             if self._ring is not None and fresh.instance != self._ring.instance:
                 dropped += self._take_between(frames, fresh.instance, now)
                 self._epoch += 1
@@ -75,14 +79,14 @@ class StepsSource:
                     Event(self.subject, now, "restart", {"epoch": str(self._epoch + 1), "how": "new step ring"})
                 )
             info.append(self._adopt(fresh, now))
-        dropped += self._take(frames, now)
+        dropped += self._take(frames, now) + self._take_finished(spans, now)
         running, requests = self._in_flight(now)
         if frames or running:
             self._moved_at = now
         return Batch(
             self.name, self.role, self.subject, now,
-            frames=tuple(frames), open_steps=running, requests=requests, events=tuple(events), info=tuple(info),
-            dropped=dropped,
+            frames=tuple(frames), spans=tuple(spans), open_steps=running, requests=requests,
+            events=tuple(events), info=tuple(info), dropped=dropped,
         )  # fmt: skip
 
     async def aclose(self) -> None:
@@ -105,7 +109,7 @@ class StepsSource:
         if self._ring is not None:
             self._ring.close()
         self._ring = fresh
-        self._last, self._torn, self._generation = None, None, -1
+        self._last, self._torn, self._generation, self._last_finished = None, None, -1, None
         labels = dict(fresh.info)
         labels["pid"] = fresh.pid
         facts, _ = canonical_facts(labels)
@@ -129,10 +133,30 @@ class StepsSource:
             lost += 1
             self._last, self._torn = steps.torn, None
 
-    def _take_rest(self, frames: list[Frame], now: float) -> int:
+    def _take_finished(self, spans: list[Spans], now: float) -> int:
+        """Append the requests that have ended; returns how many were lost to lapping or tearing."""
+        lost = 0
+        while self._ring is not None:
+            followed = self._last_finished is not None
+            rows = self._ring.finished(self._last_finished or 0)
+            if rows is None:
+                break
+            lost += rows.lapped if followed else 0
+            since = -math.inf if followed else now - _TAIL_S
+            found = finished_spans(self.subject, rows.columns, since)
+            if found is not None:
+                spans.append(found)
+            self._last_finished = rows.last
+            if rows.torn is None:
+                break
+            lost += 1  # its number is written after the row: a row that cannot be read now never will be
+            self._last_finished = rows.torn
+        return lost
+
+    def _take_rest(self, frames: list[Frame], spans: list[Spans], now: float) -> int:
         """What the replaced instance wrote last: its file is still open."""
         try:
-            return self._take(frames, now)
+            return self._take(frames, now) + self._take_finished(spans, now)
         except RingError:
             return 1
 
@@ -151,7 +175,7 @@ class StepsSource:
             between.close()
         return 0
 
-    def _append(self, frames: list[Frame], steps: Steps, now: float, *, whole: bool) -> None:
+    def _append(self, frames: list[Frame], steps: Rows, now: float, *, whole: bool) -> None:
         """Add a frame; of a ring that is read for the first time, the last minute is enough."""
         columns = steps.columns
         if not whole:
@@ -169,6 +193,8 @@ class StepsSource:
         fields = ring.running()
         step = open_step(self.subject, now, fields) if fields else None
         steps = (step,) if step else ()
+        if not ring.shows_requests:
+            return steps, ()
         generation = ring.generation()
         if generation in (0, self._generation) and now - self._table_at < _TABLE_EVERY_S:
             return steps, ()

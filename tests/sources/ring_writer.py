@@ -11,7 +11,7 @@ STEP = (
     "waiting_fit", "head_wait_seconds", "head_need_blocks", "stop_reason", "kv_used_blocks", "kv_total_blocks",
     "kv_cached_blocks", "kv_reserved_blocks", "kv_slots_unused", "arrived_total", "finished_total", "aborted_total",
     "rejected_total", "preempted_total", "prompt_tokens_total", "generated_tokens_total", "recomputed_tokens_total",
-    "cached_tokens_total",
+    "cached_tokens_total", "waiting_capacity", "waiting_deferred", "prefix_query_tokens_total", "prefix_hit_tokens_total",
 )  # fmt: skip
 REQUEST = ("id", "arrived_at", "stage", "prompt_tokens", "max_tokens", "generated_tokens", "blocks", "preemptions")
 

@@ -1,0 +1,1 @@
+"""The step ring of gpuwatch, written from inside vLLM. Needs nothing but the standard library and, in `plugin`, vLLM."""
