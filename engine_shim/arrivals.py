@@ -30,7 +30,8 @@ def _generators(seed: int, name: str) -> list[np.random.Generator]:
 
 def arrival_times(stream: Stream, rate_per_s: float, rng: np.random.Generator) -> Iterator[float]:
     """Arrival times of an open stream between its from_s and until_s, ascending."""
-    for at in _chunks(stream, rate_per_s, rng):
+    replay = stream.replay
+    for at in _chunks(stream, rate_per_s, rng) if replay is None else [replay.times(stream.from_s)]:
         for t in at.tolist():
             if t >= stream.until_s:
                 return
@@ -131,9 +132,15 @@ class _Source:
                 next(self._lengths)
 
     def _draw_lengths(self) -> Iterator[tuple[int, int]]:
+        at, replay = 0, self.stream.replay
         while True:
             prompts = self.stream.prompt.tokens(self._prompts.random(_CHUNK), self._pool_tokens)
             outputs = self.stream.output.tokens(self._outputs.random(_CHUNK), self._pool_tokens)
+            if replay is not None:
+                prompts, outputs = replay.lengths(at, prompts, outputs)
+                at += _CHUNK
+                if not len(prompts):
+                    return
             yield from zip(prompts.tolist(), outputs.tolist(), strict=True)
 
 

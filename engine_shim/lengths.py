@@ -7,6 +7,7 @@ shares of the KV pool are resolved when the pool's size is known, which is why e
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Protocol
@@ -104,25 +105,51 @@ class Mix:
         return result
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Recorded:
+    """As often as in a recording; `sorted_tokens` are all its lengths, ascending."""
+
+    sorted_tokens: np.ndarray
+
+    def tokens(self, u: np.ndarray, pool_tokens: int) -> np.ndarray:
+        """See Lengths."""
+        return self.sorted_tokens[np.floor(u * len(self.sorted_tokens)).astype(np.int64)]
+
+
 def grid_tokens(lengths: Lengths, pool_tokens: int) -> np.ndarray:
     """4096 equally likely lengths of the distribution, for its mean and other moments."""
     return lengths.tokens(_GRID, pool_tokens).astype(float)
 
 
-def parse_lengths(value: object) -> Lengths:
-    """A distribution from its TOML form (docs/scenario.md). Raises LengthError with the key that is wrong."""
+def _no_recordings(name: str) -> Recorded:
+    raise LengthError("trace", "there are no recordings here")
+
+
+def parse_lengths(value: object, recorded: Callable[[str], Recorded] = _no_recordings) -> Lengths:
+    """A distribution from its TOML form (docs/scenario.md); `recorded` finds what the name of a trace stands for.
+
+    Raises LengthError with the key that is wrong.
+    """
     if isinstance(value, int) and not isinstance(value, bool):
         return Fixed(_whole(value, ""))
     if not isinstance(value, dict):
         raise LengthError("", "a length is an integer or a table such as { uniform = [50, 300] }")
-    kinds = [kind for kind in _PARSERS if kind in value]
+    kinds = [kind for kind in _KINDS if kind in value]
     if len(kinds) != 1:
-        raise LengthError("", f"exactly one of {', '.join(_PARSERS)} is needed")
+        raise LengthError("", f"exactly one of {', '.join(_KINDS)} is needed")
     kind = kinds[0]
     for key in value:
         if key != kind and not (kind == "lognormal" and key in ("sigma", "min", "max")):
             raise LengthError(key, f"unknown key beside `{kind}`")
-    return _PARSERS[kind](value)
+    if kind == "mix":
+        return _parse_mix(value, recorded)
+    return recorded(_name(value["trace"])) if kind == "trace" else _PARSERS[kind](value)
+
+
+def _name(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise LengthError("trace", f"needs the name of a trace, got {value!r}")
+    return value
 
 
 def _parse_fixed(value: dict) -> Lengths:
@@ -157,7 +184,7 @@ def _parse_lognormal(value: dict) -> Lengths:
     return Lognormal(median, sigma, low, high)
 
 
-def _parse_mix(value: dict) -> Lengths:
+def _parse_mix(value: dict, recorded: Callable[[str], Recorded]) -> Lengths:
     rows = value["mix"]
     if not isinstance(rows, list) or not rows:
         raise LengthError("mix", "needs a list of tables, each with a share")
@@ -169,7 +196,7 @@ def _parse_mix(value: dict) -> Lengths:
         if not 0 < share <= 1:
             raise LengthError(f"mix[{i}].share", f"must be in (0, 1], got {share}")
         try:
-            parts.append(parse_lengths({k: v for k, v in row.items() if k != "share"}))
+            parts.append(parse_lengths({k: v for k, v in row.items() if k != "share"}, recorded))
         except LengthError as e:
             raise LengthError(f"mix[{i}]{'.' + e.key if e.key else ''}", e.message) from None
         shares.append(share)
@@ -183,8 +210,8 @@ _PARSERS = {
     "uniform": _parse_uniform,
     "pool_uniform": _parse_pool_uniform,
     "lognormal": _parse_lognormal,
-    "mix": _parse_mix,
 }
+_KINDS = (*_PARSERS, "mix", "trace")
 
 
 def _pair(value: object, key: str) -> tuple[object, object]:

@@ -32,7 +32,7 @@ class RetryTable(_Table, frozen=True):
 class LoadTable(_Table, frozen=True):
     """One [[load]] table."""
 
-    arrivals: Literal["poisson", "gamma", "uniform", "diurnal", "closed"] = "poisson"
+    arrivals: Literal["poisson", "gamma", "uniform", "diurnal", "closed", "trace"] = "poisson"
     name: str = ""
     from_s: float = 0.0
     until_s: float | None = None
@@ -43,6 +43,9 @@ class LoadTable(_Table, frozen=True):
     swing_ratio: float | None = None
     concurrency: int | None = None
     think_s: float = 0.0
+    trace: str | None = None
+    trace_from_s: float | None = None
+    speed: float | None = None
     prompt_tokens: Any = None
     output_tokens: Any = None
     max_tokens: int | None = None

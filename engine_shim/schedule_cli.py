@@ -62,7 +62,7 @@ def check_playable(scenario: Scenario, file: str) -> None:
     for i, stream in enumerate(scenario.streams):
         if stream.arrivals == "closed":
             raise ScenarioError(file, f"load[{i}].arrivals", "a closed loop has no arrivals that could be told ahead")
-        if stream.rate_per_s is None:
+        if stream.rate_per_s is None and stream.replay is None:
             raise ScenarioError(file, f"load[{i}].rho", "a real engine's capacity is not known; give rate_per_s")
     if not scenario.engine.kv_pool_tokens:
         raise ScenarioError(file, "engine.kv_pool_tokens", "is needed: a real engine has no room to derive it from")

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
 
 from .impatience import Retry
-from .lengths import LengthError, Lengths, parse_lengths
+from .lengths import LengthError, Lengths, Recorded, parse_lengths
 from .request import PRIORITY_CLASSES
 from .scenario_tables import LoadTable, ScenarioError
+from .trace import Replay, TraceError, find_trace, read_trace
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """One stream of requests. Lengths may be shares of the pool; one of rate_per_s, rho and concurrency is set."""
+    """One stream of requests. Lengths may be shares of the pool; one of rate_per_s, rho, concurrency, replay is set."""
 
     name: str
     arrivals: str
@@ -25,6 +30,7 @@ class Stream:
     rho: float | None = None
     concurrency: int = 0
     think_s: float = 0.0
+    replay: Replay | None = None
     cv: float = 1.0
     period_s: float = 0.0
     swing_ratio: float = 0.0
@@ -50,17 +56,19 @@ def read_stream(row: LoadTable, index: int, duration_s: float, file: str) -> Str
         raise ScenarioError(file, f"{key}.shared_prefix_tokens", "must not be negative")
     if row.max_tokens is not None and row.max_tokens < 1:
         raise ScenarioError(file, f"{key}.max_tokens", f"must be at least 1, got {row.max_tokens}")
+    replay = _replay(row, key, file)  # first: a trace that cannot be read is named under its own key
     return Stream(
         name=row.name or f"load{index}",
         arrivals=row.arrivals,
         from_s=row.from_s,
         until_s=min(until_s, duration_s),
-        prompt=_lengths(row.prompt_tokens, f"{key}.prompt_tokens", file),
-        output=_lengths(row.output_tokens, f"{key}.output_tokens", file),
+        prompt=_lengths(row, "prompt_tokens", key, file),
+        output=_lengths(row, "output_tokens", key, file),
         rate_per_s=row.rate_per_s,
         rho=row.rho,
         concurrency=row.concurrency or 0,
         think_s=row.think_s,
+        replay=replay,
         cv=1.0 if row.cv is None else row.cv,
         period_s=row.period_s or 0.0,
         swing_ratio=row.swing_ratio or 0.0,
@@ -84,7 +92,7 @@ def check_names(streams: tuple[Stream, ...], file: str) -> None:
         seen.add(stream.name)
 
 
-_NEEDS = {"gamma": ("cv",), "diurnal": ("period_s", "swing_ratio"), "closed": ("concurrency",)}
+_NEEDS = {"gamma": ("cv",), "diurnal": ("period_s", "swing_ratio"), "closed": ("concurrency",), "trace": ("trace",)}
 
 
 def _check_demand(row: LoadTable, key: str, file: str, duration_s: float) -> None:
@@ -98,7 +106,9 @@ def _check_demand(row: LoadTable, key: str, file: str, duration_s: float) -> Non
     given = [name for name in ("rate_per_s", "rho") if getattr(row, name) is not None]
     if row.arrivals == "closed" and given:
         raise ScenarioError(file, f"{key}.{given[0]}", "a closed loop has no rate of its own")
-    if row.arrivals != "closed" and len(given) != 1:
+    if row.arrivals == "trace" and given:
+        raise ScenarioError(file, f"{key}.{given[0]}", "a trace has its own arrival times; `speed` scales them")
+    if row.arrivals not in ("closed", "trace") and len(given) != 1:
         raise ScenarioError(file, f"{key}.rate_per_s", "exactly one of rate_per_s and rho is needed")
     limits = {
         "rate_per_s": 1e5,
@@ -106,6 +116,7 @@ def _check_demand(row: LoadTable, key: str, file: str, duration_s: float) -> Non
         "cv": 50.0,
         "period_s": 1e7,
         "concurrency": 1e5,
+        "speed": 1e4,
         "deadline_s": 86_400.0,
         "abort_after_s": 86_400.0,
     }
@@ -136,10 +147,39 @@ def _retry(row: LoadTable, key: str, file: str) -> Retry | None:
     return Retry(retry.timeout_s, retry.attempts, retry.backoff_s)
 
 
-def _lengths(value: object, key: str, file: str) -> Lengths:
-    if value is None:
-        raise ScenarioError(file, key, "is missing")
+def _replay(row: LoadTable, key: str, file: str) -> Replay | None:
+    if row.arrivals != "trace":
+        for name in ("trace_from_s", "speed"):
+            if getattr(row, name) is not None:
+                raise ScenarioError(file, f"{key}.{name}", f"has no meaning with arrivals = {row.arrivals!r}")
+        return None
     try:
-        return parse_lengths(value)
+        trace = read_trace(find_trace(row.trace or "", Path(file).parent))
+    except TraceError as error:
+        raise ScenarioError(file, f"{key}.trace", str(error)) from None
+    from_s, last_s = row.trace_from_s or 0.0, float(trace.at_s[-1])
+    if not 0 <= from_s <= last_s:
+        raise ScenarioError(file, f"{key}.trace_from_s", f"must lie within the trace's {last_s:g} s, got {from_s:g}")
+    own = (row.prompt_tokens is not None, row.output_tokens is not None)
+    return Replay(trace, from_s, row.speed or 1.0, *own)
+
+
+def _lengths(row: LoadTable, name: str, key: str, file: str) -> Lengths:
+    value = getattr(row, name)
+    recorded = partial(_recorded, column=name, folder=Path(file).parent)
+    if value is None and row.arrivals == "trace":
+        value = {"trace": row.trace}
+    if value is None:
+        raise ScenarioError(file, f"{key}.{name}", "is missing")
+    try:
+        return parse_lengths(value, recorded)
     except LengthError as e:
-        raise ScenarioError(file, f"{key}.{e.key}" if e.key else key, e.message) from None
+        raise ScenarioError(file, f"{key}.{name}.{e.key}" if e.key else f"{key}.{name}", e.message) from None
+
+
+def _recorded(name: str, column: str, folder: Path) -> Recorded:
+    """Prompt or output lengths of a trace, as a distribution."""
+    try:
+        return Recorded(np.sort(getattr(read_trace(find_trace(name, folder)), column)))
+    except TraceError as error:
+        raise LengthError("trace", str(error)) from None
