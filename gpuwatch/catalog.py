@@ -101,6 +101,9 @@ _SIGNALS = (
     _g("spec_accept_length", "tokens", "Tokens gained by a verification, the bonus token included"),
     _g("spec_accept_ratio", "ratio", "Drafted tokens accepted ÷ drafted, as the engine averages it", _RATIO),
     _g("engine_asleep", "bool", "1 while the engine sleeps: weights offloaded or dropped", _RATIO),
+    # tokens per second, as logs say them
+    _g("prompt_tokens_per_second", "tokens/second", "Prompt tokens per second between two lines of the engine's log"),
+    _g("generated_tokens_per_second", "tokens/second", "Output tokens per second between two lines of the engine's log"),
     # steps
     _g("step_seconds", "seconds", "Duration of a scheduler step"),
     _g("step_prefill_tokens", "tokens", "Prefill tokens in a step"),

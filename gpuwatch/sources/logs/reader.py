@@ -1,0 +1,171 @@
+"""Follows the lines of one log, offline or live, and turns them into readings, notices and facts.
+
+Bytes go in, numbers come out: nothing of a line's text is kept beyond the line that may be torn. What is cut is counted
+under a name in `cut`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import msgspec
+
+from ...catalog import check_value
+from .engines import look_at, without_clients_text
+from .found import Facts, Found, Notice, Request, Stats
+from .kinds import NOTICES
+from .pace import Pace
+from .prefixes import Line, strip
+from .repair import Joiner, records
+from .timeline import Timeline
+from .told import NoticeKey, Told
+from .unwrap import Unwrapper
+
+LINE_BYTES = 64 * 1024
+MOST_RANKS = 64
+ONE_RESTART_S = 120.0
+"""The processes of one restart all come back with new pids."""
+
+
+class LogReader:
+    """Reads one engine's log. `lookback`: offline, where a later line may say what an earlier second was.
+
+    `lines` counts lines, `read` those that said something, `printed_by` lines by engine. `told` is for the caller to
+    take (`take_told`).
+    """
+
+    def __init__(self, lookback: bool = False, start_at: float | None = None) -> None:
+        self.timeline = Timeline(start_at)
+        self.lines = self.read = 0
+        self.cut: Counter[str] = Counter()
+        self.printed_by: Counter[str] = Counter()
+        self.told = Told()
+        self._lookback = lookback
+        self._unwrap = Unwrapper()
+        self._joiner = Joiner()
+        self._paces: dict[int, Pace] = {}
+        self._pids: dict[tuple[str, int | None], int] = {}
+        self._restarted_at = -math.inf
+
+    @property
+    def torn(self) -> int:
+        """Lines that were put together again."""
+        return self._joiner.torn
+
+    @property
+    def diluted(self) -> int:
+        """Rates that counted over a pause and were dropped."""
+        return sum(pace.diluted for pace in self._paces.values())
+
+    def feed(self, raw: bytes, arrived_at: float | None = None) -> None:
+        """Take one line. `arrived_at` (unix seconds): it is read as it is written, and that is its time."""
+        self.lines += 1
+        for text in self._unwrap.feed(shortened(raw, self.cut)):
+            self._text(text, arrived_at)
+
+    def flush(self, arrived_at: float | None = None) -> None:
+        """No line follows for now: what was held back is whole."""
+        for text in self._unwrap.flush():
+            self._text(text, arrived_at)
+        for line in self._joiner.flush():
+            self._whole(line, arrived_at)
+
+    def advance(self, until: float) -> None:
+        """Tell the whole seconds before `until` as far as the log vouches for them."""
+        for rank, pace in self._paces.items():
+            self.told.add_rows(rank, pace.rows(until))
+
+    def take_told(self) -> Told:
+        """What has been told since the last call."""
+        told, self.told = self.told, Told()
+        return told
+
+    def _text(self, text: str, arrived_at: float | None) -> None:
+        for record in records(without_clients_text(text)):
+            for line in self._joiner.feed(strip(record), record):
+                self._whole(line, arrived_at)
+
+    def _whole(self, line: Line, arrived_at: float | None) -> None:
+        said = [(phrase, found) for phrase, found in look_at(line.text) if found]
+        found = [one for _, several in said for one in several]
+        second_runs = self.timeline.counts["second_run"]
+        at = self._place(line, arrived_at, found)
+        if self.timeline.counts["second_run"] > second_runs or self._is_another_run(at, line):
+            self._restart(at)
+        self.read += bool(said)
+        for phrase, _ in said:
+            if phrase.engine:
+                self.printed_by[phrase.engine] += 1
+        for one in found:
+            self._take(at, line, one)
+
+    def _place(self, line: Line, arrived_at: float | None, found: list[Found]) -> float:
+        if arrived_at is not None:
+            return arrived_at
+        if line.stamp is not None:
+            return self.timeline.place(line.stamp)
+        steps = [one.took_s for one in found if isinstance(one, Stats)]
+        return self.timeline.carry_on(max(steps, default=0.0), counts=bool(found))
+
+    def _take(self, at: float, line: Line, found: Found) -> None:
+        if isinstance(found, Facts):
+            self.told.add_facts(at, found.labels)
+        elif isinstance(found, Notice):
+            self._notice(at, line, found)
+        elif isinstance(found, Request):
+            return
+        else:
+            self._stats(at, line, found)
+
+    def _stats(self, at: float, line: Line, stats: Stats) -> None:
+        rank = stats.rank if stats.rank is not None else line.rank or 0
+        pace = self._paces.get(rank)
+        if pace is None:
+            if len(self._paces) >= MOST_RANKS:
+                self.cut["ranks"] += 1
+                return
+            pace = self._paces[rank] = Pace(stats.policy, self._lookback)
+        possible = {name: value for name, value in stats.gauges.items() if check_value(name, value)}
+        self.cut["impossible"] += len(stats.gauges) - len(possible)
+        self.told.add_rows(rank, pace.take(at, msgspec.structs.replace(stats, gauges=possible)))
+
+    def _notice(self, at: float, line: Line, notice: Notice) -> None:
+        assert notice.kind in NOTICES, notice.kind
+        if notice.kind in ("stopped", "engine_dead"):
+            for pace in self._paces.values():
+                pace.end()
+        rank = notice.rank if notice.rank is not None else line.rank or 0
+        detail = {"kind": notice.kind, **notice.detail}
+        if not self.told.add_notice(NoticeKey(math.floor(at), rank, "notice", tuple(detail.items()))):
+            self.cut["notices"] += 1
+
+    def _is_another_run(self, at: float, line: Line) -> bool:
+        """The same process of the engine with another pid."""
+        if not line.pid or line.process not in ("APIServer", "EngineCore"):
+            return False
+        key = (line.process, line.rank)
+        before = self._pids.get(key)
+        if before is None and len(self._pids) >= 2 * MOST_RANKS:
+            return False
+        self._pids[key] = line.pid
+        return before is not None and before != line.pid
+
+    def _restart(self, at: float) -> None:
+        if at - self._restarted_at < ONE_RESTART_S:
+            return
+        self._restarted_at = at
+        for pace in self._paces.values():
+            pace.end()
+        second = math.floor(at)
+        self.told.add_notice(NoticeKey(second, 0, "notice", (("kind", "restarted"),)))
+        self.told.add_notice(NoticeKey(second, 0, "restart", (("how", "log"),)))
+
+
+def shortened(raw: bytes, cut: Counter[str]) -> str:
+    """The line as text: without its end, garbage replaced, a monstrous one without its middle."""
+    raw = raw.rstrip(b"\r\n")
+    if len(raw) > LINE_BYTES:
+        cut["long_lines"] += 1
+        raw = raw[: LINE_BYTES // 2] + b" " + raw[-LINE_BYTES // 2 :]
+    return raw.decode("utf-8", "replace")
