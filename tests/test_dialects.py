@@ -18,7 +18,7 @@ DIALECTS = sorted(all_dialects())
 @pytest.mark.parametrize("name", DIALECTS)
 def test_every_engine_signal_is_mapped_or_absent_with_a_reason(name):
     dialect = all_dialects()[name]
-    mapped = [*dialect.signals, *dialect.histograms, *dialect.from_facts, *dialect.inferred]
+    mapped = dialect.mapped
     assert sorted({*mapped, *dialect.absent}) == sorted(ENGINE_SIGNALS)
     assert len(mapped) == len(set(mapped)), "mapped twice"
     assert not set(mapped) & set(dialect.absent)
@@ -30,9 +30,7 @@ def test_the_kind_of_a_mapping_is_the_catalogues(name):
     dialect = all_dialects()[name]
     assert all(CATALOG[signal].kind == "histogram" for signal in dialect.histograms)
     assert all(CATALOG[signal].kind != "histogram" for signal in dialect.signals)
-    counters = [s for s in dialect.signals if CATALOG[s].kind == "counter" and s != "steps_total"]
-    names = [n for s in counters for term in dialect.signals[s].terms for n in term.names]
-    assert [n for n in names if not n.endswith("_total")] == []
+    assert all(CATALOG[signal].kind == "histogram" for signal in dialect.means)
 
 
 def test_the_fast_lane_asks_for_signals_of_the_catalogue_only():
@@ -57,19 +55,25 @@ def test_a_captured_page_is_read_within_the_catalogues_bounds(path):
         assert all(a <= b for a, b in itertools.pairwise((*histogram.cumulative, histogram.count)))
 
 
+def lines_of(term, theirs, prefix):
+    """A series that the term selects, under one of its names."""
+    labels = ",".join(f'{k}="{v[0]}"' for k, v in term.where.items())
+    return f"{theirs if term.bare else prefix + theirs}{{{labels}}} 0.5\n"
+
+
 @pytest.mark.parametrize("name", DIALECTS)
 def test_each_alternative_name_is_read_alone(name):
-    """Old and new names stand side by side: a page with any one of them shows the signal."""
+    """Old and new names and ways stand side by side: a page with any one of them shows the signal."""
     dialect = all_dialects()[name]
     prefix = dialect.prefixes[0]
-    for signal, reading in dialect.signals.items():
-        first = reading.terms[0]
-        for theirs in first.names:
-            labels = ",".join(f'{k}="{v[0]}"' for k, v in first.where.items())
-            line = f"{theirs if first.bare else prefix + theirs}{{{labels}}} 0.5\n"
-            sentinel = f"{prefix}{dialect.detect[0]} 1\n" if theirs != dialect.detect[0] else ""
-            report = EnginePage("e").read((sentinel + line).encode(), 1.0)
-            assert signal in {n for frame in report.frames for n in frame.names}, (signal, theirs)
+    sentinel = sorted(dialect.sentinels(prefix))[0] + '{some="other"} 1\n'
+    for signal, choice in ((s, c) for s, reading in dialect.signals.items() for c in reading.choices):
+        for varied in choice.terms:
+            for theirs in varied.names:
+                body = sentinel + lines_of(varied, theirs, prefix)
+                body += "".join(lines_of(t, t.names[0], prefix) for t in choice.terms if t != varied)
+                report = EnginePage("e", name).read(body.encode(), 1.0)
+                assert signal in {n for frame in report.frames for n in frame.names}, (signal, theirs)
 
 
 def values(report):

@@ -21,19 +21,24 @@ def all_dialects() -> dict[str, Dialect]:
     return found
 
 
-@cache
-def sentinel_names() -> frozenset[str]:
-    """Every sample name that identifies some engine."""
-    return frozenset(
-        prefix + name for dialect in all_dialects().values() for prefix in dialect.prefixes for name in dialect.detect
-    )
+def recognise(names: AbstractSet[str], only: str = "auto") -> list[tuple[Dialect, str]]:
+    """Dialects with their prefixes that speak on a page with these sample names, the engine of the page first.
+
+    A front end or a worker's system page that repeats an engine's names is that engine; of several engines on one page
+    the one with the most names of its own comes first. `only` asks for one; KeyError for an unknown one.
+    """
+    dialects = all_dialects()
+    found = [
+        (dialect, prefix)
+        for dialect in (dialects.values() if only == "auto" else (dialects[only],))
+        if (prefix := dialect.prefix_on(names)) is not None
+    ]
+    if len(found) > 1:
+        found.sort(key=lambda one: (one[0].yields, -len(names & one[0].sample_names(one[1]))))
+    return found
 
 
 def detect(names: AbstractSet[str], only: str = "auto") -> tuple[Dialect, str] | None:
-    """The dialect and prefix of a page with these sample names. `only` asks for one; KeyError for an unknown one."""
-    dialects = all_dialects()
-    for dialect in dialects.values() if only == "auto" else (dialects[only],):
-        prefix = dialect.prefix_on(names)
-        if prefix is not None:
-            return dialect, prefix
-    return None
+    """The dialect and prefix of a page with these sample names; None for nobody's page."""
+    found = recognise(names, only)
+    return found[0] if found else None

@@ -7,21 +7,47 @@ Computed once a layout; each page then costs a few additions. Series of one rank
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ..dialects.dialect import Dialect, Reading, Term
+from ..dialects.dialect import Dialect
+from ..dialects.reading import Combine, Distribution, Quality, Reading, Roster, Term
 from ..exposition import Series
+from .ranks import RankNumbers, homes, one_of_each
+
+Names = Mapping[str, list[int]]
+
+
+class Picked(msgspec.Struct, frozen=True):
+    """One term: the largest of each group of copies, added up; or the largest of all. No group: it is 0."""
+
+    groups: tuple[tuple[int, ...], ...]
+    largest: bool
+
+    def value(self, raw: Sequence[float]) -> float:
+        """Its value on a page; NaN where a part is not known."""
+        parts = [raw[group[0]] if len(group) == 1 else _known_max([raw[i] for i in group]) for group in self.groups]
+        return _known_max(parts) if self.largest and parts else sum(parts, 0.0)
 
 
 class Sums(msgspec.Struct, frozen=True):
-    """A gauge or counter of one rank: the values at `indices`, combined and scaled."""
+    """A gauge or counter of one rank: its terms, how they combine, and by what to multiply."""
 
     name: str
-    indices: tuple[int, ...]
+    terms: tuple[Picked, ...]
     factor: float
-    largest: bool
+    combine: Combine
+    quality: Quality
+
+    def value(self, raw: Sequence[float]) -> float:
+        """Its value on a page; NaN where not known."""
+        parts = [term.value(raw) for term in self.terms]
+        if self.combine == "ratio":
+            return parts[0] / parts[1] * self.factor if parts[1] else math.nan
+        if self.combine == "max":
+            return _known_max(parts) * self.factor
+        return (math.prod(parts) if self.combine == "product" else sum(parts, 0.0)) * self.factor
 
 
 class Buckets(msgspec.Struct, frozen=True):
@@ -32,80 +58,190 @@ class Buckets(msgspec.Struct, frozen=True):
     cumulative: tuple[tuple[int, ...], ...]
     sum: tuple[int, ...]
     count: tuple[int, ...]
+    factor: float = 1.0
+
+
+class Averaged(msgspec.Struct, frozen=True):
+    """A histogram without buckets: its sum and its count are counters of their own."""
+
+    name: str
+    sum: Sums
+    count: Sums
+
+
+class Lists(msgspec.Struct, frozen=True):
+    """Lists in labels: `told[i]` are the signals that the series at `indices[i]` says; the newest series counts."""
+
+    indices: tuple[int, ...]
+    told: tuple[dict[str, float], ...]
 
 
 class RankBinding(msgspec.Struct, frozen=True):
-    """What a page says about one rank. `stamps` are indices of start stamps."""
+    """What a page says about one rank. `stamps` are indices of start stamps, `key` the labels that name the rank."""
 
     rank: int
     sums: tuple[Sums, ...]
     histograms: tuple[Buckets, ...]
+    means: tuple[Averaged, ...]
+    lists: tuple[Lists, ...]
     facts: dict[str, str]
     stamps: tuple[int, ...]
+    key: tuple[tuple[str, str], ...] = ()
 
 
-def bind(dialect: Dialect, prefix: str, series: Sequence[Series]) -> tuple[tuple[RankBinding, ...], int]:
-    """Bindings by rank and how many histograms could not be read. Series that name no rank go to the lowest."""
-    by_name: dict[str, list[int]] = {}
+def bind(
+    dialect: Dialect, prefix: str, series: Sequence[Series], numbers: RankNumbers | None = None
+) -> tuple[tuple[RankBinding, ...], int]:
+    """Bindings by rank and how much could not be read. Series that name no rank go to the lowest."""
+    if not series:
+        return (), 0
+    home, keys, bad = homes(dialect, prefix, series, numbers or RankNumbers())
+    by_rank: dict[int, dict[str, list[int]]] = {rank: {} for rank in sorted(keys)}
     for index, one in enumerate(series):
-        by_name.setdefault(one.name, []).append(index)
-    ranks = [_rank(one, dialect.rank_label) for one in series]
-    present = sorted({rank for rank in ranks if rank is not None}) or [0]
-    homes = [present[0] if rank is None else rank for rank in ranks]
-    bindings, bad = [], 0
-    for rank in present:
-        mine = {name: [i for i in found if homes[i] == rank] for name, found in by_name.items()}
-        binding, unread = _bind_rank(
-            dialect, prefix, series, {name: found for name, found in mine.items() if found}, rank
-        )
+        rank = home[index]
+        if rank is not None:
+            by_rank[rank].setdefault(one.name, []).append(index)
+    bindings = []
+    for rank, mine in by_rank.items():
+        binding, unread = _Binder(dialect, prefix, series, mine).bind(rank, keys[rank])
         bindings.append(binding)
         bad += unread
     return tuple(bindings), bad
 
 
-def _bind_rank(
-    dialect: Dialect, prefix: str, series: Sequence[Series], mine: dict[str, list[int]], rank: int
-) -> tuple[RankBinding, int]:
-    sums = []
-    for name, reading in dialect.signals.items():
-        indices = _reading(reading, prefix, series, mine)
-        if indices is not None:
-            sums.append(Sums(name, indices, reading.factor, reading.across == "max"))
-    histograms, bad = [], 0
-    for name, theirs in dialect.histograms.items():
-        found = next((prefix + n for n in theirs if prefix + n + "_bucket" in mine), None)
-        if found is None:
-            continue
-        buckets = _histogram(name, found, series, mine)
-        if buckets is None:
-            bad += 1
-        else:
-            histograms.append(buckets)
-    facts: dict[str, str] = {}
-    for source in dialect.facts:
-        for index in (i for n in source.names for i in mine.get(prefix + n, ())):
-            labels = series[index].labels
-            facts.update(
-                labels if not source.labels else {o: labels[t] for t, o in source.labels.items() if t in labels}
-            )
-    if "model" not in facts:
-        facts.update(_model(dialect, series, mine))
-    stamps = tuple(i for n in dialect.created for i in mine.get(prefix + n, ()))
-    return RankBinding(rank, tuple(sums), tuple(histograms), facts, stamps), bad
+class _Binder:
+    """Binds one rank's series: `mine` holds their indices by name."""
 
+    def __init__(self, dialect: Dialect, prefix: str, series: Sequence[Series], mine: Names) -> None:
+        self.dialect = dialect
+        self.prefix = prefix
+        self.series = series
+        self.mine = mine
 
-def _reading(
-    reading: Reading, prefix: str, series: Sequence[Series], mine: dict[str, list[int]]
-) -> tuple[int, ...] | None:
-    """Indices of all terms; None while a needed one is not on the page."""
-    chosen: list[int] = []
-    for term in reading.terms:
-        name = next((n for n in (n if term.bare else prefix + n for n in term.names) if n in mine), None)
-        indices = [i for i in mine[name] if _selects(term, series[i])] if name else []
-        if not indices and not term.optional:
+    def bind(self, rank: int, key: tuple[tuple[str, str], ...]) -> tuple[RankBinding, int]:
+        dialect, mine = self.dialect, self.mine
+        sums = [found for name, reading in dialect.signals.items() if (found := self._sums(name, reading))]
+        histograms, bad = [], 0
+        for name, distribution in dialect.histograms.items():
+            theirs = next((self.prefix + n for n in distribution.names if self.prefix + n + "_bucket" in mine), None)
+            buckets = self._histogram(name, theirs, distribution) if theirs else None
+            bad += theirs is not None and buckets is None
+            if buckets and buckets.count:
+                histograms.append(buckets)
+        means = []
+        for name, mean in dialect.means.items():
+            total, count = self._sums(name, mean.sum), self._sums(name, mean.count)
+            if total and count:
+                means.append(Averaged(name, total, count))
+        lists = [told for roster in dialect.rosters if (told := self._lists(roster))]
+        stamps = tuple(i for n in dialect.created for i in mine.get(self.prefix + n, ()))
+        return RankBinding(
+            rank, tuple(sums), tuple(histograms), tuple(means), tuple(lists), self._facts(), stamps, key
+        ), bad
+
+    def _sums(self, name: str, reading: Reading) -> Sums | None:
+        """The first way of reading it that the page allows; None where none is."""
+        for choice in reading.choices:
+            terms = self._terms(choice)
+            if terms is not None:
+                return Sums(name, terms, choice.factor, choice.combine, choice.quality)
+        return None
+
+    def _terms(self, reading: Reading) -> tuple[Picked, ...] | None:
+        """All its terms; None while a needed one is not on the page, or none is."""
+        picked: list[Picked] = []
+        for term in reading.terms:
+            groups = self._select(term)
+            if groups:
+                picked.append(Picked(tuple(groups), reading.across == "max"))
+            elif any(self.prefix + name in self.mine for name in term.zero_with):
+                picked.append(Picked((), False))
+            elif not term.optional:
+                return None
+        return tuple(picked) or None
+
+    def _select(self, term: Term) -> list[tuple[int, ...]]:
+        name = next((n for n in term.full_names(self.prefix) if n in self.mine), None)
+        if name is None:
+            return []
+        chosen = [i for i in self.mine[name] if _selects(term, self.series[i])]
+        return one_of_each(self.dialect, self.series, chosen)
+
+    def _histogram(self, name: str, theirs: str, distribution: Distribution) -> Buckets | None:
+        """None where sum or count are missing, or where series of one rank have different bounds."""
+        where = Term((theirs,), distribution.where)
+        parts = {
+            suffix: [
+                group[0]
+                for group in one_of_each(
+                    self.dialect,
+                    self.series,
+                    [i for i in self.mine.get(theirs + suffix, ()) if _selects(where, self.series[i])],
+                )
+            ]
+            for suffix in ("_bucket", "_sum", "_count")
+        }
+        by_bound: dict[float, list[int]] = {}
+        for index in parts["_bucket"]:
+            try:
+                bound = float(self.series[index].labels["le"])
+            except (KeyError, ValueError):
+                return None
+            by_bound.setdefault(bound, []).append(index)
+        sums, counts = parts["_sum"], parts["_count"] or by_bound.get(math.inf, [])
+        by_bound.pop(math.inf, None)
+        if distribution.where and not by_bound:
+            return Buckets(name, (), (), (), ())  # the stage has not been seen yet
+        if not sums or not counts or any(len(found) != len(counts) for found in by_bound.values()):
             return None
-        chosen += indices
-    return tuple(chosen)
+        bounds = tuple(sorted(by_bound))
+        return Buckets(
+            name, tuple(b * distribution.factor for b in bounds), tuple(tuple(by_bound[b]) for b in bounds),
+            tuple(sums), tuple(counts), distribution.factor,
+        )  # fmt: skip
+
+    def _lists(self, roster: Roster) -> Lists | None:
+        indices = [i for n in roster.names for i in self.mine.get(self.prefix + n, ())]
+        if not indices:
+            return None
+        return Lists(tuple(indices), tuple(_told(roster, self.series[i].labels) for i in indices))
+
+    def _facts(self) -> dict[str, str]:
+        facts: dict[str, str] = {}
+        for source in self.dialect.facts:
+            for index in (i for n in source.names for i in self.mine.get(self.prefix + n, ())):
+                labels = self.series[index].labels
+                facts.update(
+                    labels if not source.labels else {o: labels[t] for t, o in source.labels.items() if t in labels}
+                )
+        if "model" not in facts:
+            facts.update(self._model())
+        return facts
+
+    def _model(self) -> dict[str, str]:
+        """The model's name, from sentinel series first."""
+        known = self.dialect.sentinels(self.prefix)
+        for name in sorted(self.mine, key=lambda n: n not in known):
+            for index in self.mine[name]:
+                for label in self.dialect.model_labels:
+                    model = self.series[index].labels.get(label)
+                    if model and model != "undefined":
+                        return {"model": model}
+        return {}
+
+
+def _told(roster: Roster, labels: Mapping[str, str]) -> dict[str, float]:
+    told: dict[str, float] = {}
+    counted: set[str] = set()
+    for signal, label in roster.lists.items():
+        names = {name.strip() for name in labels.get(label, "").split(",") if name.strip()} - counted
+        counted |= names
+        told[signal] = float(len(names))
+    for signal, label in roster.numbers.items():
+        text = labels.get(label, "")
+        if text.isascii() and text.isdigit():
+            told[signal] = float(text)
+    return told
 
 
 def _selects(term: Term, one: Series) -> bool:
@@ -114,33 +250,6 @@ def _selects(term: Term, one: Series) -> bool:
     )
 
 
-def _histogram(name: str, theirs: str, series: Sequence[Series], mine: dict[str, list[int]]) -> Buckets | None:
-    """None where sum or count are missing, or where series of one rank have different bounds."""
-    sums, counts = mine.get(theirs + "_sum"), mine.get(theirs + "_count")
-    by_bound: dict[float, list[int]] = {}
-    for index in mine[theirs + "_bucket"]:
-        try:
-            bound = float(series[index].labels["le"])
-        except (KeyError, ValueError):
-            return None
-        by_bound.setdefault(bound, []).append(index)
-    counts = counts or by_bound.get(math.inf)
-    by_bound.pop(math.inf, None)
-    if not sums or not counts or any(len(found) != len(counts) for found in by_bound.values()):
-        return None
-    bounds = tuple(sorted(by_bound))
-    return Buckets(name, bounds, tuple(tuple(by_bound[b]) for b in bounds), tuple(sums), tuple(counts))
-
-
-def _model(dialect: Dialect, series: Sequence[Series], mine: dict[str, list[int]]) -> dict[str, str]:
-    for found in mine.values():
-        for index in found:
-            model = series[index].labels.get(dialect.model_label)
-            if model:
-                return {"model": model}
-    return {}
-
-
-def _rank(one: Series, label: str) -> int | None:
-    text = one.labels.get(label, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else None
+def _known_max(values: Sequence[float]) -> float:
+    """The largest that is known; NaN where none is."""
+    return max(values, key=lambda v: v if v == v else -math.inf)

@@ -6,7 +6,6 @@ Where a fast lane exists, its signals carry the source `page-fast`, all others `
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Literal
@@ -14,16 +13,18 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from ..catalog import CATALOG, check_value
-from ..dialects import all_dialects, detect, sentinel_names
+from ..catalog import CATALOG
+from ..dialects import all_dialects, recognise
 from ..dialects.dialect import FAST_SIGNALS, Dialect
 from ..exposition import DEFAULT_LIMITS, Limits, parse
 from ..exposition_plan import PageReader, Reading
 from ..model import Event, Frame, Histogram, Info, Subject
 from .arrivals import ArrivalBook
-from .binding import Buckets, RankBinding, Sums, bind
+from .binding import RankBinding, bind
 from .epochs import Epochs
 from .facts import canonical_facts, number
+from .ranks import RankNumbers
+from .readout import HistogramBook, signals
 
 Lane = Literal["whole", "slow", "fast"]
 
@@ -63,6 +64,7 @@ class _Rank:
     def __init__(self) -> None:
         self.epochs = Epochs()
         self.arrivals = ArrivalBook()
+        self.histograms = HistogramBook()
         self.facts: dict[str, str] = {}
 
 
@@ -77,12 +79,14 @@ class EnginePage:
         self._limits = limits
         self._layouts: dict[Lane, _Layout] = {}
         self._ranks: dict[int, _Rank] = {}
+        self._numbers = RankNumbers()
+        self._beside: tuple[str, ...] = ()
         self.dialect: Dialect | None = None
         self.prefix = ""
         self.fast_apart = False
 
-    def read(self, body: bytes, at: float, lane: Lane = "whole") -> PageReport:
-        """Read a page received at `at`. Raises UnknownPageError or CutPageError."""
+    def read(self, body: bytes, at: float, lane: Lane = "whole", stamp: float = math.nan) -> PageReport:
+        """Read a page received at `at`; `stamp`: a start time that came beside it. UnknownPageError or CutPageError."""
         if self.dialect is None:
             self._detect(body)
         layout, reading = self._read(body, lane)
@@ -99,15 +103,15 @@ class EnginePage:
         look_again = False
         for rank in layout.ranks:
             subject = Subject(engine=self._engine, rank=rank.rank)
-            values, bad = _signals(rank.sums, reading.values)
+            values, bad = signals(rank, reading.values)
             dropped += bad
-            verdict = self._follow(rank, values, reading.values, at)
+            verdict = self._follow(rank, values, reading.values, stamp, at)
             look_again |= verdict == "unsure"
             if verdict in ("restart", "ambiguous"):
                 events.append(self._event(subject, verdict, at))
             self._complete(rank, values, at)
             frames += _frames(subject, values, at, self.fast_apart)
-            found, bad = _histograms(subject, rank.histograms, reading.values, at)
+            found, bad = self._ranks[rank.rank].histograms.read(subject, rank, reading.values, at)
             histograms += found
             dropped += bad
             if lane == "whole":
@@ -117,14 +121,17 @@ class EnginePage:
         )
 
     def _detect(self, body: bytes) -> None:
-        page = parse(body, sentinel_names(), self._limits)
-        found = detect(page.names, self._only)
-        if found is None:
+        page = parse(body, frozenset(), self._limits)
+        found = recognise(page.names, self._only)
+        if not found:
             self.dialect = None
             what = "no dialect" if self._only == "auto" else f"not the dialect {self._only}, which"
-            raise UnknownPageError(f"{what} recognises this page ({len(page.names)} metrics, {len(body)} bytes)")
-        if found != (self.dialect, self.prefix):
-            self.dialect, self.prefix = found
+            raise UnknownPageError(
+                f"{what} recognises this page ({len(page.names)} metrics, {len(body)} bytes){_hint(body, page.names)}"
+            )
+        self._beside = tuple(dialect.name for dialect, _ in found[1:])
+        if found[0] != (self.dialect, self.prefix):
+            self.dialect, self.prefix = found[0]
             self._layouts.clear()
 
     def _read(self, body: bytes, lane: Lane) -> tuple[_Layout, Reading]:
@@ -134,21 +141,38 @@ class EnginePage:
             layout = _Layout(PageReader(self.dialect.sample_names(self.prefix), self._limits))
         reading = layout.reader.read(body)
         if reading.layout != layout.layout:
-            ranks, bad = bind(self.dialect, self.prefix, reading.series)
-            known = any(rank.sums or rank.histograms for rank in ranks)
+            ranks, bad = bind(self.dialect, self.prefix, reading.series, self._numbers)
+            known = any(rank.sums or rank.histograms or rank.means for rank in ranks)
             layout = _Layout(layout.reader, reading.layout, ranks if known else (), bad)
             for rank in layout.ranks:
                 kept = self._ranks.setdefault(rank.rank, _Rank())
                 if lane == "whole":
-                    kept.facts = canonical_facts(rank.facts, len(ranks))[0] | {"dialect": self.dialect.name}
+                    kept.facts = self._facts(rank, ranks)
         self._layouts[lane] = layout
         return layout, reading
 
-    def _follow(self, rank: RankBinding, values: dict[str, float], raw: Sequence[float], at: float) -> str:
+    def _facts(self, rank: RankBinding, ranks: Sequence[RankBinding]) -> dict[str, str]:
+        """What the page says of a rank, which labels name it, and which of its numbers do not move with the work."""
+        assert self.dialect is not None
+        sharing = {dict(other.key).get(self.dialect.rank_labels[0]) for other in ranks}
+        facts = canonical_facts(rank.facts, len(sharing))[0] | {"dialect": self.dialect.name}
+        for quality in ("at_finish", "stale_possible", "lifetime"):
+            names = sorted(one.name for one in rank.sums if one.quality == quality)
+            if names:
+                facts[quality] = ",".join(names)
+        if rank.key:
+            facts["rank"] = ",".join(f"{label}={value}" for label, value in rank.key)[:256]
+        if self._beside:
+            facts["also_on_page"] = ",".join(self._beside)
+        return facts
+
+    def _follow(
+        self, rank: RankBinding, values: dict[str, float], raw: Sequence[float], stamp: float, at: float
+    ) -> str:
         """Restart detection; counters become unknown while several processes answer in turn."""
         kept = self._ranks[rank.rank]
         counters = {name: value for name, value in values.items() if CATALOG[name].kind == "counter"}
-        stamps = [values.get("process_start_seconds", math.nan), *(raw[i] for i in rank.stamps)]
+        stamps = [stamp, values.get("process_start_seconds", math.nan), *(raw[i] for i in rank.stamps)]
         stamp = max((s for s in stamps if s == s), default=math.nan)
         verdict = kept.epochs.update(counters, stamp, at)
         if verdict == "restart":
@@ -172,24 +196,10 @@ class EnginePage:
         kept = self._ranks[rank.rank]
         if "req_arrived_total" in self.dialect.inferred:
             parts = [values.get(n, math.nan) for n in ("req_finished_total", "req_running", "req_waiting")]
-            rejected = values.get("req_rejected_total", 0.0)
-            values["req_arrived_total"] = kept.arrivals.update(sum(parts) + rejected, at)
+            ended = [values.get(n, 0.0) for n in self.dialect.also_ended]
+            values["req_arrived_total"] = kept.arrivals.update(sum(parts) + sum(ended), at)
         for name in self.dialect.from_facts:
             values.setdefault(name, number(kept.facts.get(name, "")))
-
-
-def _signals(sums: Sequence[Sums], raw: Sequence[float]) -> tuple[dict[str, float], int]:
-    """Values by signal; impossible ones become NaN and are counted."""
-    values: dict[str, float] = {}
-    bad = 0
-    for one in sums:
-        parts = [raw[i] for i in one.indices]
-        value = (max(parts, key=lambda v: v if v == v else -math.inf) if one.largest else sum(parts)) * one.factor
-        if not check_value(one.name, value) or value == math.inf:
-            value = math.nan
-            bad += 1
-        values[one.name] = value
-    return values, bad
 
 
 _FAST = frozenset(FAST_SIGNALS)
@@ -206,22 +216,14 @@ def _frames(subject: Subject, values: dict[str, float], at: float, fast_apart: b
     ]
 
 
-def _histograms(
-    subject: Subject, bound: Sequence[Buckets], raw: Sequence[float], at: float
-) -> tuple[list[Histogram], int]:
-    """Histograms that make sense (counts finite and not falling along the bounds), and how many did not."""
-    found: list[Histogram] = []
-    bad = 0
-    for one in bound:
-        if len(one.count) == 1:
-            cumulative = tuple(raw[i] for (i,) in one.cumulative)
-            total, count = raw[one.sum[0]], raw[one.count[0]]
-        else:
-            cumulative = tuple(sum(raw[i] for i in each) for each in one.cumulative)
-            total, count = sum(raw[i] for i in one.sum), sum(raw[i] for i in one.count)
-        steps = (0.0, *cumulative, count)
-        if not math.isfinite(total) or count == math.inf or any(not a <= b for a, b in itertools.pairwise(steps)):
-            bad += 1
-            continue
-        found.append(Histogram(subject, "page", one.name, at, one.bounds, cumulative, total, count))
-    return found, bad
+def _hint(body: bytes, names: frozenset[str]) -> str:
+    """What a page is that is no engine's, where that can be told."""
+    if body.lstrip()[:1] in (b"[", b"{"):
+        return ": it is JSON; trtllm-serve's list of iterations is emptied by reading, its page is /prometheus/metrics"
+    if any(name.startswith(("inference_pool_", "inference_objective_", "inference_extension_")) for name in names):
+        return ": it is a router's (an endpoint picker), not an engine's"
+    if any(name.startswith("DCGM_FI_") for name in names):
+        return ": it is dcgm-exporter's; it belongs into gpu_url"
+    if any(name.startswith(("python_", "process_")) for name in names):
+        return ": only the process's own metrics are on it; the engine's are switched off or served elsewhere"
+    return ""
