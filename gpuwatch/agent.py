@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 from .clock import WallClock
-from .config import Config, ConfigError, EngineTarget, check_rules
+from .config import Config, ConfigError, check_rules
 from .desk import Desk, SpanDesk
 from .model import Subject
 from .pipeline import Pipeline
@@ -28,8 +28,8 @@ from .sources.dcgm import DcgmSource
 from .sources.engine import EngineSource
 from .sources.host import HostSource
 from .sources.poll import Clock, Poller, Source
+from .sources.rings import EngineRings
 from .sources.spans import SpanDecoder, SpanInbox
-from .sources.steps import StepsSource
 from .store import Store
 from .watch import Watch
 
@@ -119,14 +119,10 @@ async def main(config: Config) -> None:
 def build_sources(config: Config, clock: Clock, host: str) -> list[Source]:
     """Every source that the configuration asks for."""
     sources: list[Source] = []
-    rings: dict[Subject, StepsSource] = {}
+    rings: dict[Subject, EngineRings] = {}
     for target in config.engines:
-        subject = Subject(engine=target.name)
-        ring = ring_path(config, target)
-        if ring is not None:
-            rings[subject] = StepsSource(ring, subject, clock, config.lanes.steps_hz)
-        live = rings[subject].is_live if subject in rings else lambda: False
-        sources.append(EngineSource(target, clock, None, config.lanes, config.bounds, live))
+        ring = rings[Subject(engine=target.name)] = EngineRings(target, config.ring_dir, clock, config.lanes.steps_hz)
+        sources.append(EngineSource(target, clock, None, config.lanes, config.bounds, ring.is_live))
         if target.gpu_url:
             sources.append(DcgmSource(target.gpu_url, clock, hertz=config.lanes.gpu_hz))
     sources += rings.values()
@@ -141,14 +137,6 @@ def build_sources(config: Config, clock: Clock, host: str) -> list[Source]:
     sources.append(ChangesSource(Subject(host=host), pids, hertz=config.lanes.changes_hz))
     sources.append(SpanInbox(Subject(host=host), config.bounds.spans_waiting))
     return sources
-
-
-def ring_path(config: Config, target: EngineTarget) -> Path | None:
-    """The step ring of an engine: as configured, or where the contract puts it, if it is there."""
-    if target.ring:
-        return Path(target.ring)
-    usual = Path(config.ring_dir) / f"{target.name}-0.ring"
-    return usual if usual.exists() else None
 
 
 def build_sinks(config: Config, clock: Clock) -> list[Sink]:

@@ -64,10 +64,10 @@ async def examine(config: Config, seconds: int) -> Report:
         await asyncio.gather(*(poller.aclose() for poller in pollers), return_exceptions=True)
     sources = [
         SourceSaid(
-            p.source.name, p.source.role, p.counts.polls, p.counts.errors,
-            p.counts.busy_s / max(1, p.counts.polls), p.counts.last_error,
+            p.source.name, p.source.role, p.counts.polls, p.counts.polls if absent else p.counts.errors,
+            p.counts.busy_s / max(1, p.counts.polls), absent or p.counts.last_error,
         )
-        for p in pollers
+        for p, absent in ((p, getattr(p.source, "absent", "")) for p in pollers)
     ]  # fmt: skip
     dark = {b.rule for b in blind}
     return Report(sources, said, list(blind), [stem for stem in pipeline.rules if stem not in dark])

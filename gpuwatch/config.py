@@ -45,8 +45,8 @@ class EngineTarget(_Strict, frozen=True):
 
     `name` is its stable subject key (default: host:port of the URL). `dialect` is a name from gpuwatch/dialects or
     "auto". `gpus` are UUIDs that it runs on (default: all that are seen). `gpu_url` is a dcgm-exporter page. `ring` is
-    a step ring file (default: `<ring_dir>/<name>-0.ring` where that exists). `model` chooses the SLO where the engine
-    does not say its model. `pid` lets the host source watch its processes.
+    a step ring file (default: in `ring_dir`, `<name>-<rank>.ring`, or the ring that says this URL's port). `model` chooses
+    the SLO where the engine does not say its model. `pid` lets the host source watch its processes.
     """
 
     url: str

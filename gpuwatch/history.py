@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from . import credible
 from .catalog import CATALOG
-from .model import STAGES, Batch, Event, Floats, Frame, Histogram, Info, LiveRequests, OpenStep, Subject
+from .model import STAGES, Batch, Event, Floats, Frame, Histogram, Info, LiveRequests, OpenStep, Spans, Subject
 from .request_log import Arrivals, FinishedRequests
 from .tiers import Tier
 
@@ -23,6 +23,8 @@ SOURCE_ORDER = (
 )  # fmt: skip
 """Which source answers first when several are fresh: the one that looks most often and lies least."""
 KEEP_S = 900.0
+TRACED_S = 60.0
+"""For so long after spans of a traced engine, what its ring says of finished requests is the same ones told twice."""
 SLOW_WORDS = ("time", "slow")
 """A page that fails like this may belong to an engine that hangs; any other failure is not one of its steps."""
 _WHOLE = STAGES.index("request")
@@ -76,6 +78,7 @@ class History:
         self.refused = False  # the page refuses, which is more than being slow
         self.error_since: dict[str, float] = {}  # role -> since when its polls fail
         self.order: dict[str, tuple[str, ...]] = {}
+        self.traced_at = -math.inf  # last spans from the engine's tracing
         self.impossible = 0  # values, rows and spans that were not to be believed
 
     def ingest(self, batch: Batch) -> None:
@@ -98,11 +101,7 @@ class History:
                 self._histogram(h)
         for told in batch.spans:
             if told.subject == self.subject:
-                spans, cut = credible.spans(told, batch.received_at)
-                self.impossible += cut
-                self.finished.add(spans, batch.received_at)
-                whole = spans.stage == _WHOLE
-                self.arrivals.add(spans.start[whole], spans.prompt_tokens[whole])
+                self._spans(told, batch)
         for table in batch.requests:
             if table.subject == self.subject:
                 self.live = credible.live(table)
@@ -152,6 +151,17 @@ class History:
         if series is None or series.bounds != h.bounds:  # an upgrade may change the buckets: begin anew
             series = self.histograms[key] = HistogramSeries(h.bounds)
         series.add(h)
+
+    def _spans(self, told: Spans, batch: Batch) -> None:
+        if batch.role != "steps":
+            self.traced_at = batch.received_at
+        elif batch.received_at - self.traced_at < TRACED_S:
+            return
+        spans, cut = credible.spans(told, batch.received_at)
+        self.impossible += cut
+        self.finished.add(spans, batch.received_at)
+        whole = spans.stage == _WHOLE
+        self.arrivals.add(spans.start[whole], spans.prompt_tokens[whole])
 
     def _open_steps(self, batch: Batch) -> None:
         mine = [s for s in batch.open_steps if s.subject == self.subject]

@@ -91,7 +91,7 @@ class RingFile:
 
     def _layout(self, head: bytes, size: int) -> None:
         path = self._path
-        magic, header, slot, slots, row, rows, _, _, instance = _FIXED.unpack_from(head)
+        magic, header, slot, slots, row, rows, _, self.created_unix_ns, instance = _FIXED.unpack_from(head)
         if magic != MAGIC:
             raise RingError(f"{path}: not a step ring (magic {magic!r})")
         if header != HEADER_BYTES or not 1 < slots <= _MAX_SLOTS or slots & (slots - 1) or rows > _MAX_ROWS:

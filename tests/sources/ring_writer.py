@@ -11,15 +11,17 @@ STEP = (
     "waiting_fit", "head_wait_seconds", "head_need_blocks", "stop_reason", "kv_used_blocks", "kv_total_blocks",
     "kv_cached_blocks", "kv_reserved_blocks", "kv_slots_unused", "arrived_total", "finished_total", "aborted_total",
     "rejected_total", "preempted_total", "prompt_tokens_total", "generated_tokens_total", "recomputed_tokens_total",
-    "cached_tokens_total", "waiting_capacity", "waiting_deferred", "prefix_query_tokens_total", "prefix_hit_tokens_total",
+    "cached_tokens_total",
 )  # fmt: skip
+OTHERS = ("waiting_capacity", "waiting_deferred", "prefix_query_tokens_total", "prefix_hit_tokens_total")
+"""Fields that the bundled engine does not write and others may."""
 REQUEST = ("id", "arrived_at", "stage", "prompt_tokens", "max_tokens", "generated_tokens", "blocks", "preemptions")
 
 
 class TinyRing:
     """Writes one ring file. `fields` may leave out or add step fields."""
 
-    def __init__(self, path: Path, *, slots=16, rows=4, fields=STEP, instance=b"i" * 16, info=None, **described):
+    def __init__(self, path: Path, *, slots=16, rows=4, fields=STEP + OTHERS, instance=b"i" * 16, info=None, **described):
         self.path, self.slots, self.fields = path, slots, fields
         self.slot_bytes = 24 + 8 * len(fields)
         told = {

@@ -6,13 +6,18 @@ Configurations differ from version to version: what is not there is left out. No
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 Fact = str | int | float | bool
+_PORT = 8000
 
 
-def facts_of(config: Any, version: str) -> dict[str, Fact]:
-    """Names as in docs/ring.md: limits plain, arguments as `arg_…`. The first ones matter most."""
+def facts_of(config: Any, version: str, command: Sequence[str] = ()) -> dict[str, Fact]:
+    """Names as in docs/ring.md: limits plain, arguments as `arg_…`. The first ones matter most.
+
+    `command` is the process's own command line: it alone says the port.
+    """
     cache, scheduler, parallel = (
         _part(config, name) for name in ("cache_config", "scheduler_config", "parallel_config")
     )
@@ -20,6 +25,7 @@ def facts_of(config: Any, version: str) -> dict[str, Fact]:
     found = {
         "model": _model_name(model),
         "version": version,
+        "port": port_of(command),
         "max_num_seqs": _get(scheduler, "max_num_seqs"),
         "kv_total_blocks": kv_blocks(config),
         "block_tokens": _get(cache, "block_size"),
@@ -67,6 +73,17 @@ def front_ends(config: Any) -> int:
     """How many API servers share the engine; each hears a part of what happens, so that none can tell the whole."""
     count = _get(_part(config, "parallel_config"), "_api_process_count")
     return count if isinstance(count, int) and count > 0 else 1
+
+
+def port_of(command: Sequence[str]) -> int | None:
+    """The port of `vllm serve` (8000 unless said); None for a program that is not known to serve, or a configuration file."""
+    for word, value in zip(command, [*command[1:], ""], strict=True):
+        if word == "--port" or word.startswith("--port="):
+            digits = value if word == "--port" else word.removeprefix("--port=")
+            return int(digits) if digits.isascii() and digits.isdigit() else None
+    serves = "serve" in command[1:2] or any(word.endswith("api_server.py") for word in command[:1])
+    configured = any(word.split("=")[0] in ("--config", "--uds") for word in command)
+    return _PORT if serves and not configured else None
 
 
 def speculates(config: Any) -> bool:

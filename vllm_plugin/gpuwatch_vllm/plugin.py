@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
 from typing import Any
 
@@ -78,7 +79,7 @@ def _open(config: Any, rank: int) -> StepRecorder | None:
     drafts = speculates(config)
     ring = Ring(
         ring_path(directory, engine, rank), engine, rank, fields_for(drafts),
-        facts_of(config, str(getattr(vllm, "__version__", ""))),
+        facts_of(config, str(getattr(vllm, "__version__", "")), sys.argv),
         unix_ns=time.time_ns(), monotonic_ns=time.monotonic_ns(),
     )  # fmt: skip
     log.info("gpuwatch: writing the step ring %s", ring.path)
