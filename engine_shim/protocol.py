@@ -1,8 +1,8 @@
 """What clients may ask for: the OpenAI completion and chat bodies, read strictly where a value would be misunderstood.
 
 Unknown keys are ignored, as clients of the API send many; a known key with a wrong type, an impossible value or a wish
-that this engine cannot fulfil (n > 1, logprobs, tools) is an ApiError with the key's name. Messages never quote a
-prompt. Lengths are in tokens.
+that this engine cannot fulfil (n > 1, logprobs, tools, penalties, JSON) is an ApiError with the key's name: an answer that
+silently is not what was asked for is worse. Messages never quote a prompt. Lengths are in tokens.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import re
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -102,12 +102,27 @@ class _Body(Struct, kw_only=True):
     priority: int | None = None  # as vLLM has it: the higher, the later; above 0 is batch work here
     deadline_s: Annotated[float, Meta(gt=0, le=LONGEST_DEADLINE_S)] | None = None
     logprobs: bool | int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, Any] | None = None
+    min_tokens: Annotated[int, Meta(ge=0)] | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    stop_token_ids: list[int] | None = None
 
-    def unsupported(self) -> str | None:
+    # What this engine does not do, and the values that do not ask for it.
+    asks_nothing: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "n": (None, 1), "logprobs": (None, False), "presence_penalty": (None, 0), "frequency_penalty": (None, 0),
+        "logit_bias": (None, {}), "top_k": (None, -1, 0), "min_p": (None, 0), "repetition_penalty": (None, 1),
+        "stop_token_ids": (None, []),
+    }  # fmt: skip
+
+    def unsupported(self, model: ServedModel) -> str | None:
         """The first key that asks for something this engine does not do."""
-        if self.n not in (None, 1):
-            return "n"
-        return "logprobs" if self.logprobs not in (None, False) else None
+        if self.min_tokens and model.eos_token_ids and not self.ignore_eos:
+            return "min_tokens"
+        return next((key for key, nothing in self.asks_nothing.items() if getattr(self, key) not in nothing), None)
 
 
 class CompletionBody(_Body, kw_only=True):
@@ -118,11 +133,9 @@ class CompletionBody(_Body, kw_only=True):
     echo: bool | None = None
     suffix: str | None = None
 
-    def unsupported(self) -> str | None:
-        """See `_Body`."""
-        if self.best_of not in (None, 1):
-            return "best_of"
-        return "echo" if self.echo else "suffix" if self.suffix else _Body.unsupported(self)
+    asks_nothing: ClassVar[dict[str, tuple[Any, ...]]] = {
+        **_Body.asks_nothing, "best_of": (None, 1), "echo": (None, False), "suffix": (None, ""),
+    }  # fmt: skip
 
 
 class Part(Struct):
@@ -153,15 +166,20 @@ class ChatBody(_Body, kw_only=True):
     messages: Annotated[list[Message], Meta(min_length=1)]
     max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
     tools: list[Any] | None = None
+    functions: list[Any] | None = None
+    top_logprobs: int | None = None
+    response_format: dict[str, Any] | None = None
 
-    def unsupported(self) -> str | None:
-        """See `_Body`."""
-        return "tools" if self.tools else _Body.unsupported(self)
+    asks_nothing: ClassVar[dict[str, tuple[Any, ...]]] = {
+        **_Body.asks_nothing, "tools": (None, []), "functions": (None, []), "top_logprobs": (None, 0),
+        "response_format": (None, {"type": "text"}),
+    }  # fmt: skip
 
 
 _COMPLETION = msgspec.json.Decoder(CompletionBody)
 _CHAT = msgspec.json.Decoder(ChatBody)
 _PATH = re.compile(r" - at `\$\.?(.*)`$")
+_MISSING = re.compile(r"Object missing required field `(\w+)`$")
 
 
 def read_completion(raw: bytes, model: ServedModel) -> Ask:
@@ -190,16 +208,23 @@ def _decode(decoder: msgspec.json.Decoder[Any], raw: bytes) -> Any:
         return decoder.decode(raw)
     except msgspec.ValidationError as error:
         text = str(error)
-        path = _PATH.search(text)
-        raise ApiError(400, text, re.split(r"[.\[]", path[1])[0] or None if path else None) from error
+        path, missing = _PATH.search(text), _MISSING.match(text)
+        key = re.split(r"[.\[]", path[1])[0] if path else missing[1] if missing else ""
+        raise ApiError(400, text, key or None) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ApiError(400, f"The body is not valid JSON: {error}") from error
 
 
+def check_name(name: str, model: ServedModel) -> None:
+    """ApiError if another model is meant."""
+    if name != model.name:
+        raise ApiError(404, f"The model `{name[:100]}` does not exist.", "model", "model_not_found")
+
+
 def _check(body: _Body, model: ServedModel) -> None:
-    if body.model is not None and body.model != model.name:
-        raise ApiError(404, f"The model `{body.model[:100]}` does not exist.", "model", "model_not_found")
-    key = body.unsupported()
+    if body.model is not None:
+        check_name(body.model, model)
+    key = body.unsupported(model)
     if key is not None:
         raise ApiError(400, f"This value of `{key}` is not supported.", key, "unsupported_value")
     if body.priority and not model.has_priorities:

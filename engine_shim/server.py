@@ -28,7 +28,7 @@ from engine_shim.protection.answers import api_error, late_refusal
 from engine_shim.protection.degraded import CachedReply, RememberedReply
 from engine_shim.protection.response_cache import ResponseCache
 from engine_shim.protection.sender import Sender, sender_of
-from engine_shim.protocol import ApiError, Ask, ServedModel, read_chat, read_completion
+from engine_shim.protocol import ApiError, Ask, ServedModel, check_name, read_chat, read_completion
 from engine_shim.reply import Reply, Speaker, StreamedReply, WholeReply
 from engine_shim.request import Request as EngineRequest
 from engine_shim.tokens import TextStream
@@ -76,6 +76,7 @@ class EngineServer:
             Route("/v1/completions", self.completions, methods=["POST"]),
             Route("/v1/chat/completions", self.chat, methods=["POST"]),
             Route("/v1/models", self.models),
+            Route("/v1/models/{name:path}", self.one_model),
             Route("/health", self.health),
             Route("/version", self.version),
             Route("/metrics", self.metrics),
@@ -113,14 +114,21 @@ class EngineServer:
 
     async def models(self, request: Request) -> Response:
         """GET /v1/models."""
-        card = {
+        return _json({"object": "list", "data": [self._card()]})
+
+    async def one_model(self, request: Request) -> Response:
+        """GET /v1/models/NAME."""
+        check_name(request.path_params["name"], self._model)
+        return _json(self._card())
+
+    def _card(self) -> dict[str, object]:
+        return {
             "id": self._model.name,
             "object": "model",
             "created": int(self._started_at),
             "owned_by": "engine_shim",
             "max_model_len": self._model.max_model_len,
         }
-        return _json({"object": "list", "data": [card]})
 
     async def health(self, request: Request) -> Response:
         """GET /health: 200 while the engine's thread lives, 503 with the reason otherwise."""

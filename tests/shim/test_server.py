@@ -179,9 +179,11 @@ def test_the_official_client_understands_answers_streams_and_errors(live):
         text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
         assert text == whole.choices[0].message.content
         assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens == 8
-        with pytest.raises(openai.NotFoundError) as missing:
-            api.completions.create(model="gpt-9", prompt="x")
-        assert missing.value.code == "model_not_found"
+        assert api.models.retrieve("tiny").id == "tiny"
+        for ask in (lambda: api.completions.create(model="gpt-9", prompt="x"), lambda: api.models.retrieve("gpt/9")):
+            with pytest.raises(openai.NotFoundError) as missing:
+                ask()
+            assert missing.value.code == "model_not_found"
         with pytest.raises(openai.BadRequestError) as refused:
             api.completions.create(model="tiny", prompt="x", n=2)
         assert refused.value.param == "n"

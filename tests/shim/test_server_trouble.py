@@ -22,6 +22,7 @@ def live():
 
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+USER = {"role": "user", "content": "a"}
 DEEP = b'{"x":' + b"[" * 20_000
 WRONG = {
     "no JSON": (COMPLETIONS, b"{", 400, None),
@@ -29,7 +30,7 @@ WRONG = {
     "nothing at all": (COMPLETIONS, b"", 400, None),
     "not an object": (COMPLETIONS, [], 400, None),
     "JSON deeper than any parser goes": (COMPLETIONS, DEEP, 400, None),
-    "no prompt": (COMPLETIONS, {}, 400, None),
+    "no prompt": (COMPLETIONS, {}, 400, "prompt"),
     "an empty prompt": (COMPLETIONS, {"prompt": ""}, 400, "prompt"),
     "a prompt that is a number": (COMPLETIONS, {"prompt": 7}, 400, "prompt"),
     "two prompts": (COMPLETIONS, {"prompt": ["a", "b"]}, 400, "prompt"),
@@ -53,6 +54,13 @@ WRONG = {
     "a message that is text": (CHAT, {"messages": ["hi"]}, 400, "messages"),
     "an image": (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "messages"),
     "tools": (CHAT, {"messages": [{"role": "user", "content": "a"}], "tools": [{}]}, 400, "tools"),
+    "JSON wanted": (CHAT, {"messages": [USER], "response_format": {"type": "json_object"}}, 400, "response_format"),
+    "top logprobs": (CHAT, {"messages": [USER], "top_logprobs": 2}, 400, "top_logprobs"),
+    "a penalty": (COMPLETIONS, {"prompt": "a", "presence_penalty": 0.5}, 400, "presence_penalty"),
+    "another penalty": (CHAT, {"messages": [USER], "frequency_penalty": -1}, 400, "frequency_penalty"),
+    "a bias": (COMPLETIONS, {"prompt": "a", "logit_bias": {"5": 100}}, 400, "logit_bias"),
+    "the best few": (COMPLETIONS, {"prompt": "a", "top_k": 5}, 400, "top_k"),
+    "tokens to stop at": (COMPLETIONS, {"prompt": "a", "stop_token_ids": [5]}, 400, "stop_token_ids"),
     "a body over the limit": (COMPLETIONS, {"prompt": "a" * BODY_LIMIT}, 413, None),
 }
 
@@ -68,6 +76,19 @@ def test_bad_requests_get_openai_error_objects(live, path, body, status, param):
     assert error["type"] == "invalid_request_error"
     assert error["message"]
     assert error["param"] == param
+
+
+ASKS_NOTHING = {
+    "n": 1, "logprobs": None, "presence_penalty": 0, "frequency_penalty": 0.0, "logit_bias": {}, "top_k": -1, "min_p": 0,
+    "repetition_penalty": 1.0, "stop_token_ids": [], "min_tokens": 2, "tools": [], "functions": None, "top_logprobs": None,
+    "response_format": {"type": "text"}, "service_tier": "auto",
+}  # fmt: skip
+
+
+def test_keys_that_ask_for_nothing_are_welcome(live):
+    """Clients spell defaults out. `min_tokens` is kept by a model that never ends by itself."""
+    body = {"messages": [USER], "max_tokens": 2} | ASKS_NOTHING
+    assert httpx.post(live.url + CHAT, json=body).json()["usage"]["completion_tokens"] == 2
 
 
 def test_an_oversized_body_of_unknown_length_is_cut_off(live):
