@@ -69,7 +69,10 @@ class Reply:
     async def pieces(self) -> AsyncIterator[str]:
         """Text as it comes, until `finish_reason` is set; ApiError if the engine refuses or drops the request."""
         while not self.finish_reason:
-            text = await self.generation.take()
+            try:
+                text = await self.generation.take()
+            except asyncio.CancelledError:  # the server stops, and has waited for its clients long enough
+                raise ApiError(503, "The server is shutting down.", code="shutting_down") from None
             if self.finish_reason not in ("", "stop", "length"):
                 raise _failure(self.finish_reason, self.generation.request.rejected_for)
             if text:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -97,6 +98,24 @@ def test_sigterm_ends_the_server_in_good_order():
             process.send_signal(signal.SIGTERM)
         assert process.wait(20) in (0, -signal.SIGTERM)
         assert "Traceback" not in process.stdout.read()
+
+
+def test_clients_that_stay_hear_that_the_server_stops():
+    """After SIGTERM they have a few seconds; then each gets an error object, and the log no traceback."""
+    with served("--least-step-s", "0.05") as (process, url):
+        wishes = [{"prompt": "a", "max_tokens": 8000, "stream": stream} for stream in (True, False)]
+        with ThreadPoolExecutor(2) as pool:
+            answers = [pool.submit(httpx.post, f"{url}/v1/completions", json=wish, timeout=30) for wish in wishes]
+            page = f"{url}/metrics?name[]=shim:num_requests_running"
+            while not httpx.get(page).text.splitlines()[-1].endswith(" 2"):
+                assert not any(answer.done() for answer in answers)
+            process.send_signal(signal.SIGTERM)
+            streamed, whole = (answer.result() for answer in answers)
+        assert process.wait(20) in (0, -signal.SIGTERM)
+        assert "Traceback" not in process.stdout.read()
+    assert (streamed.status_code, whole.status_code) == (200, 503)
+    assert "shutting_down" in streamed.text.split("\n\n")[-3]
+    assert whole.json()["error"]["code"] == "shutting_down"
 
 
 def test_a_crash_fault_kills_the_process():
