@@ -34,8 +34,11 @@ class Term(msgspec.Struct, frozen=True):
     zero_with: tuple[str, ...] = ()
 
     def full_names(self, prefix: str) -> tuple[str, ...]:
-        """Its sample names on a page."""
-        return self.names if self.bare else tuple(prefix + name for name in self.names)
+        """Its sample names on a page; some exporters (Ray's older ones) leave a counter's `_total` away."""
+        if self.bare:
+            return self.names
+        shorn = [name.removesuffix("_total") for name in self.names if name.endswith("_total")]
+        return tuple(prefix + name for name in (*self.names, *shorn))
 
 
 class Reading(msgspec.Struct, frozen=True):
