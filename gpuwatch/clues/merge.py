@@ -1,0 +1,149 @@
+"""Joins the weighed clues to the pipeline's verdict.
+
+An incident that a rule named stays: a clue of the same class adds evidence, one that it explains becomes a symptom. An
+`unknown` of the pipeline is answered by a clue for the same subject. A class that a rule could judge, on a recording long
+enough for it, is not contradicted by a clue. Ids are those of the pipeline: hash of class, subject and second of onset.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from hashlib import blake2s
+from typing import Any
+
+import msgspec
+
+from ..model import Alternative, Evidence, Family, Impact, Incident, Symptom, Verdict
+from ..rules import load_rules
+from ..rules.families import FAMILY_OF
+from .clue import Clue
+from .remedies import remedy
+from .sighting import Sighting
+from .weigh import Weighed
+
+JUDGED_S, JUDGED_LOOKS = 150.0, 30
+"""A recording of this length, looked at this often, is the rules' to judge."""
+_SEVERITY = {"page": 0, "ticket": 1, "info": 2}
+
+
+def merged(verdict: Verdict, found: Sequence[Weighed], s: Sighting) -> Verdict:
+    """The verdict with the clues in it, sorted as ever: severity, onset, class."""
+    incidents = list(verdict.incidents)
+    for one in found:
+        if not _judged_already(one.clue, verdict, s):
+            _add(incidents, one, s)
+    incidents.sort(key=lambda i: (_SEVERITY[i.severity], i.onset_at, i.rule))
+    return msgspec.structs.replace(verdict, incidents=tuple(incidents))
+
+
+def _judged_already(clue: Clue, verdict: Verdict, s: Sighting) -> bool:
+    """The class has a rule, the rule was not blind, and the recording was long enough for it."""
+    if clue.named or clue.severity == "page" or (clue.rule not in load_rules() and clue.rule != "unknown"):
+        return False
+    seen = s.sight(clue.subject)
+    if seen is None or seen.count < JUDGED_LOOKS or s.span_s < JUDGED_S:
+        return False
+    rule = "overload" if clue.rule == "unknown" else clue.rule
+    return not any(b.rule == rule and b.subject in ("", clue.subject.key) for b in verdict.blind)
+
+
+def _add(incidents: list[Incident], one: Weighed, s: Sighting) -> None:
+    clue = one.clue
+    for n, incident in enumerate(incidents):
+        if not _same_subject(incident, clue):
+            continue
+        if incident.rule == "unknown" and clue.rule != "unknown" and clue.severity != "info":
+            onset = min(incident.onset_at, clue.onset_at)
+            incidents[n] = _incident(one, s, msgspec.structs.replace(clue, onset_at=onset), incident)
+            return
+        if incident.rule == clue.rule:
+            incidents[n] = msgspec.structs.replace(incident, evidence=_joined(incident.evidence, clue.evidence))
+            return
+        if incident.rule != "unknown" and _belongs(incident, clue):
+            symptoms = {x.rule: x for x in incident.symptoms} | {
+                clue.rule: Symptom(clue.rule, _second(clue.onset_at), clue.summary)
+            }
+            incidents[n] = msgspec.structs.replace(
+                incident, symptoms=tuple(sorted(symptoms.values(), key=lambda x: (x.onset_at, x.rule)))
+            )
+            return
+        if incident.rule != "unknown" and clue.rule == "unknown":
+            return
+    incidents.append(_incident(one, s, clue, None))
+
+
+def _belongs(incident: Incident, clue: Clue) -> bool:
+    """A clue about what the rules have named already; a message that names another cause stands beside it."""
+    rule = load_rules().get(incident.rule)
+    explained = rule is not None and clue.rule in rule.explains
+    return explained or (not clue.named and clue.severity != "page" and clue.picture in ("queue", "speed", "service"))
+
+
+def _same_subject(incident: Incident, clue: Clue) -> bool:
+    it = incident.subject
+    return (
+        bool(clue.subject.engine) and it.get("engine") == clue.subject.engine and it.get("rank", 0) == clue.subject.rank
+    )
+
+
+def _joined(old: tuple[Evidence, ...], new: tuple[Evidence, ...]) -> tuple[Evidence, ...]:
+    have = {e.signal for e in old}
+    return (*old, *(e for e in new if e.signal not in have))
+
+
+def _incident(one: Weighed, s: Sighting, clue: Clue, before: Incident | None) -> Incident:
+    cure = remedy(clue.rule, clue.mechanism)
+    onset = _second(clue.onset_at)
+    symptoms = {c.rule: Symptom(c.rule, _second(c.onset_at), c.summary) for c in one.symptoms}
+    return Incident(
+        id=blake2s(f"{clue.rule}|{clue.subject.key}|{onset:.0f}".encode(), digest_size=6).hexdigest(),
+        rule=clue.rule,
+        family=_family(clue),
+        severity=clue.severity,
+        confidence=round(clue.confidence, 2),
+        subject=_subject(clue, s),
+        scope=dict(s.config.scope),
+        status="open" if clue.ended_at is None else "resolved",
+        onset_at=onset,
+        detected_at=s.last_at if before is None else before.detected_at,
+        resolved_at=None if clue.ended_at is None else _second(clue.ended_at),
+        summary=clue.summary + (f" Look next: {clue.look_next}." if clue.look_next else ""),
+        mechanism=clue.mechanism,
+        trigger=before.trigger if before is not None else None,
+        impact=before.impact if before is not None else Impact(objective=f"TTFT P95 ≤ {s.config.slo.ttft_p95_s:g} s"),
+        evidence=tuple(e for e in clue.evidence if e.observed is not None),
+        ruled_out=clue.ruled_out,
+        alternatives=tuple(Alternative(a.rule, round(a.confidence, 2)) for a in one.alternatives),
+        culprits=(),
+        changes=before.changes if before is not None else (),
+        action=cure.action,
+        advice=cure.advice,
+        not_now=cure.not_now,
+        symptoms=tuple(sorted(symptoms.values(), key=lambda x: (x.onset_at, x.rule))),
+        links=_links(clue),
+    )
+
+
+def _links(clue: Clue) -> dict[str, str]:
+    return (
+        {"runbook": f"runbooks/{clue.rule}.md"}
+        if clue.rule in load_rules() or clue.rule == "unknown"
+        else {"clues": "docs/clues.md"}
+    )
+
+
+def _family(clue: Clue) -> Family:
+    return FAMILY_OF.get(clue.rule, "unknown")  # type: ignore[return-value]
+
+
+def _subject(clue: Clue, s: Sighting) -> dict[str, Any]:
+    """Who is sick. A host has no field of its own in the schema: its name stands as the engine's."""
+    it = clue.subject
+    seen = s.sights.get(it.key)
+    model = seen.facts.get("model", "") if seen is not None else ""
+    return {"engine": it.engine or it.host, "rank": it.rank, "gpu": it.gpu, "model": model}
+
+
+def _second(at: float) -> float:
+    return float(math.floor(at)) if math.isfinite(at) else 0.0
