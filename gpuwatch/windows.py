@@ -81,6 +81,15 @@ class Window:
             return False
         return True
 
+    def moves(self, counter: str) -> bool:
+        """Whether a fresh source has the counter and it moves with the work: some engines count when a request ends."""
+        try:
+            source, _ = self._tier(counter)
+        except Missing:
+            return False
+        late = self.history.info.get("at_finish", "").split(",")
+        return not (source.startswith("page") and counter in late)
+
     def level(self, signal: str) -> float:
         """The last value, held no longer than its source's cadence allows."""
         name, tier = self._tier(signal)
@@ -165,6 +174,8 @@ class Window:
         n = float(counts.sum())
         if n <= 0:
             raise Missing(name, f"no observation in the last {span_s:.0f} s")
+        if total < 0:
+            raise Missing(name, "its sum fell: the engine observed negative durations")
         return total / n
 
     def observed_quantile(self, name: str, q: float, span_s: float) -> float:

@@ -169,4 +169,15 @@ def itl_mean_s(w: Window) -> float:
         decode = np.nan_to_num(done["decode_s"])
         if float(tokens[tokens > 0].sum()) > 0:
             return float(decode[tokens > 0].sum() / tokens[tokens > 0].sum())
-    return w.observed_mean("itl_seconds", SPAN_S)
+    return w.observed_mean("itl_seconds", SPAN_S) / _tokens_per_output(w)
+
+
+def _tokens_per_output(w: Window) -> float:
+    """An engine that speculates observes one gap for several tokens; 1 where it does not."""
+    try:
+        if w.rate("spec_drafts_total", SPAN_S) <= 0:
+            return 1.0
+        _, outputs = w.observed_share("itl_seconds", math.inf, SPAN_S)
+        return max(1.0, w.rate("generated_tokens_total", SPAN_S) * SPAN_S / outputs)
+    except Missing:
+        return 1.0

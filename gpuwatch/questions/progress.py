@@ -41,7 +41,7 @@ def stall(w: Window) -> Stall:
         for_s = max(0.0, w.now - step.begun_at) if inside > 0 else 0.0
         return Stall(for_s, inside, predicted, known.longest_s, step.prefill_tokens)
     inside = w.level("req_running") + w.level("req_waiting")
-    moving = [w.age(name) for name in WORK[:2] if w.has(name)]
+    moving = [w.age(name) for name in WORK[:2] if w.moves(name)]
     if not moving:
         raise Missing("generated_tokens_total", "nothing that must move is shown")
     quiet_s = min(moving)

@@ -158,7 +158,7 @@ class EnginePage:
         facts = canonical_facts(rank.facts, len(sharing))[0] | {"dialect": self.dialect.name}
         for quality in ("at_finish", "stale_possible", "lifetime"):
             names = sorted(one.name for one in rank.sums if one.quality == quality)
-            if names:
+            if names or quality in self._ranks[rank.rank].facts:  # what was said before must be taken back
                 facts[quality] = ",".join(names)
         if rank.key:
             facts["rank"] = ",".join(f"{label}={value}" for label, value in rank.key)[:256]
