@@ -29,7 +29,8 @@ from .sources.engine import EngineSource
 from .sources.host import HostSource
 from .sources.poll import Clock, Poller, Source
 from .sources.rings import EngineRings
-from .sources.spans import SpanDecoder, SpanInbox
+from .sources.span_inbox import SpanInbox
+from .sources.spans import SpanDecoder
 from .store import Store
 from .watch import Watch
 

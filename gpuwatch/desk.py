@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
     from .forward import Forwarder
     from .sources.changes import ChangesSource
-    from .sources.spans import SpanDecoder, SpanInbox
+    from .sources.span_inbox import SpanInbox
+    from .sources.spans import SpanDecoder
 
 _SHARES = {"front": "front_share_ratio", "queue": "queue_share_ratio", "prefill": "prefill_share_ratio"}
 _FUTURE_S = 300.0

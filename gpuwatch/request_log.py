@@ -18,6 +18,8 @@ KEEP_S = 900.0
 MAX_ROWS = 60_000
 MAX_ARRIVALS = 20_000
 UNFINISHED_S = 10.0
+ROUNDING_S = 2e-3
+"""A stage may reach so much over its request: their times come from two clocks."""
 LATE_S = 30.0
 """Spans may come so much out of order: a block is looked at until its newest end is this much too old."""
 
@@ -53,8 +55,9 @@ class FinishedRequests:
         request = spans.request
         if self.counted:
             fresh = np.array([r not in self.counted for r in request.tolist()], bool)
-            self.late += len(fresh) - int(fresh.sum())
-            request, columns = request[fresh], columns[fresh]
+            if not fresh.all():
+                self._amend(request[~fresh], columns[~fresh])
+                request, columns = request[fresh], columns[fresh]
         whole = request[columns[:, 0] == _WHOLE]
         split = ~np.isin(request, whole)
         for i in np.flatnonzero(split):
@@ -107,6 +110,45 @@ class FinishedRequests:
             request = np.array([r for r in old for _ in self.pending[r]], np.uint64)
             columns = np.array([row for r in old for _, row in self.pending.pop(r)])
             self._group(request, columns, now)
+
+    def _amend(self, request: NDArray[np.uint64], c: Floats) -> None:
+        """Stages that came after their request was counted, added to its row. A request that comes whole again is a
+        repeat (an exporter that tried twice): it is dropped and counted in `late`, as is a stage that does not fit."""
+        repeated = np.isin(request, request[c[:, 0] == _WHOLE])
+        self.late += int(repeated.sum())
+        request, c = request[~repeated], c[~repeated]
+        for block, ids in zip(reversed(self.blocks), reversed(self.ids), strict=True):
+            if not len(request):
+                return
+            here = np.isin(request, ids)
+            for one, stage, start, end in zip(request[here], *c[here, :3].T, strict=True):
+                row = block[int(np.flatnonzero(ids == one)[-1])]
+                if not self._add_stage(row, int(stage), float(start), float(end)):
+                    self.late += 1
+            request, c = request[~here], c[~here]
+        self.late += len(request)
+
+    def _add_stage(self, row: Floats, stage: int, start: float, end: float) -> bool:
+        """Add one stage to a row in place; False where the request has no room for it."""
+        column, length = int(_STAGE_COLUMN[stage]), end - start
+        if column < 0:
+            return True
+        so_far = row[4 + column]
+        total = length if math.isnan(so_far) else so_far + length
+        if total > row[3] + ROUNDING_S or start < row[0] - ROUNDING_S or end > row[1] + ROUNDING_S:
+            return False
+        ttft, tpot_known = row[2], not math.isnan(row[7])
+        row[4 + column] = total
+        if stage == _DECODE:
+            first = start - row[0]
+            row[2] = min(ttft, first) if tpot_known and not math.isnan(ttft) else first
+        elif stage == _PREFILL and not tpot_known:
+            row[2] = end - row[0] if math.isnan(ttft) else max(ttft, end - row[0])
+        if math.isnan(ttft) and not math.isnan(row[2]):
+            self.fresh.append((float(row[2]), math.nan))
+        if stage == _DECODE and not tpot_known and row[10] > 1:
+            self.fresh.append((math.nan, float(total / (row[10] - 1))))
+        return True
 
     def _group(self, request: NDArray[np.uint64], c: Floats, now: float) -> None:
         if not len(request):

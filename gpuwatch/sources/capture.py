@@ -44,6 +44,8 @@ from .capture_records import (
 from .dcgm import DcgmPage
 from .facts import canonical_facts, number
 from .page import EnginePage
+from .span_inbox import complete
+from .span_trees import SpanTrees
 from .spans import SpanDecoder
 from .step_columns import live_requests, open_step, step_frame
 
@@ -73,6 +75,7 @@ class Capture:
         self._pages: dict[str, EnginePage] = {}
         self._gpus = DcgmPage()
         self._block_tokens: dict[Subject, float] = {}
+        self._decoders: dict[Subject, tuple[SpanDecoder, SpanTrees]] = {}
         self.header = self._read_header()
         self._t = self.header.t
 
@@ -201,10 +204,12 @@ class Capture:
         )  # fmt: skip
 
     def _otlp(self, record: OtlpRecord, subject: Subject) -> Batch:
-        decoded = SpanDecoder(lambda _: subject, _SALT).decode(record.body, "application/x-protobuf")
-        return Batch(
-            _named("spans", subject), "spans", subject, record.t, spans=decoded.spans, dropped=decoded.dropped
-        )  # fmt: skip
+        if subject not in self._decoders:
+            self._decoders[subject] = SpanDecoder(lambda _: subject, _SALT), SpanTrees()
+        decoder, trees = self._decoders[subject]
+        decoded = decoder.decode(record.body, "application/x-protobuf")
+        spans = (*decoded.spans, *complete(trees, decoded.waiting, decoded.told, record.t))
+        return Batch(_named("spans", subject), "spans", subject, record.t, spans=spans, dropped=decoded.dropped)
 
     def _readings(self, record: ReadingsRecord, subject: Subject) -> Batch:
         frame, unknown = readings_frame(record, _KNOWN)

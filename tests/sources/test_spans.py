@@ -26,7 +26,8 @@ from engine_shim.request import Request, Stage
 from engine_shim.telemetry.otlp_wire import OtlpEncoder
 from gpuwatch.model import OUTCOMES, STAGES, Subject
 from gpuwatch.sources.otlp import OtlpError, OtlpLimits
-from gpuwatch.sources.spans import Decoded, SpanDecoder, SpanInbox
+from gpuwatch.sources.span_inbox import SpanInbox
+from gpuwatch.sources.spans import Decoded, SpanDecoder
 
 PROTO, JSON = "application/x-protobuf", "application/json"
 SUBJECT = Subject(engine="e")
@@ -185,11 +186,16 @@ def test_no_text_and_no_id_survives():
 
 def test_stage_spans_whose_parent_comes_in_another_export_keep_their_times():
     message = ExportTraceServiceRequest()
-    span = message.resource_spans.add().scope_spans.add().spans.add(name="queue", parent_span_id=b"12345678")
+    span = message.resource_spans.add().scope_spans.add().spans.add(
+        name="queue", parent_span_id=b"12345678", trace_id=b"t" * 16, span_id=b"s" * 8
+    )
     span.start_time_unix_nano, span.end_time_unix_nano = T0 * 10**9, T0 * 10**9 + 10**9
-    decoded = decoder().decode(message.SerializeToString(), PROTO)
-    assert rows(decoded) == {"queue": (0, 1)}
-    assert np.isnan(decoded.spans[0].prompt_tokens).all()
+    inbox = SpanInbox(SUBJECT)
+    assert inbox.put(decoder().decode(message.SerializeToString(), PROTO))
+    assert inbox.take(T0 + 2.0).spans == (), "the parent may still come"
+    batch = inbox.take(T0 + 12.0)
+    assert rows(batch) == {"queue": (0, 1)}
+    assert np.isnan(batch.spans[0].prompt_tokens).all()
 
 
 @pytest.mark.parametrize(
