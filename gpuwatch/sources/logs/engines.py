@@ -5,15 +5,26 @@ A line is searched for literals (fast, linear); only where one stands, its reade
 
 from __future__ import annotations
 
-from . import vllm
+from . import device, errors, llamacpp, lmdeploy, sglang, tgi, trtllm, vllm, vllm_events, vllm_start
 from .found import Found, Phrase, Stats
 
-PHRASES: tuple[Phrase, ...] = (*vllm.PHRASES,)
+PHRASES: tuple[Phrase, ...] = (
+    *vllm.PHRASES,
+    *vllm_events.PHRASES,
+    *vllm_start.PHRASES,
+    *sglang.PHRASES,
+    *lmdeploy.PHRASES,
+    *trtllm.PHRASES,
+    *llamacpp.PHRASES,
+    *tgi.PHRASES,
+    *device.PHRASES,
+    *errors.PHRASES,
+)
 
 _QUOTES_CLIENTS = (
     "Received request ", "Added request ", "Generated response ", "Receive: obj=", "Finish: obj=", "Receive: ",
     "GenerateReqInput(", "prompt: '", 'prompt: "', "prompt='", 'prompt="', "prompt_token_ids", "input_ids=",
-    "messages=", '"messages"', "inputs: \"", "output: '", 'output: "',
+    "messages=", '"messages"', "inputs: \"", "output: '", 'output: "', ": Input: ", ": Output: ", "input=[", "generated_text",
 )  # fmt: skip
 """From here on a line quotes what a client sent or was sent: nothing of it is looked at."""
 

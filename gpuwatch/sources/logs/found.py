@@ -15,8 +15,9 @@ import msgspec
 class Stats(msgspec.Struct, frozen=True):
     """A stats line. `policy` says what silence after it means (silence.py).
 
-    `gauges` hold from now on. `rates` are increases per second of a counter since the stats line before, `counts` the
-    increase that this line brings, `totals` the counter itself. All by catalogue names.
+    `gauges` hold from now on, `momentary` ones are true of this moment only. `rates` are increases per second of a
+    counter since the stats line before, `counts` the increase that this line brings, `totals` the counter itself. All by
+    catalogue names.
     """
 
     policy: str
@@ -24,13 +25,14 @@ class Stats(msgspec.Struct, frozen=True):
     rates: dict[str, float] = {}
     counts: dict[str, float] = {}
     totals: dict[str, float] = {}
+    momentary: dict[str, float] = {}
     rank: int | None = None
     took_s: float = 0.0  # how long the step took that the line is about; places lines in a log without times
 
     @property
     def fields(self) -> int:
         """How much the line says; a torn one says less."""
-        return len(self.gauges) + len(self.rates) + len(self.counts) + len(self.totals)
+        return sum(map(len, (self.gauges, self.momentary, self.rates, self.counts, self.totals)))
 
 
 class Notice(msgspec.Struct, frozen=True):
@@ -47,17 +49,21 @@ class Facts(msgspec.Struct, frozen=True):
     labels: dict[str, str]
 
 
-class Request(msgspec.Struct, frozen=True):
-    """One finished request, in seconds and tokens; NaN where the line does not say."""
+class Observed(msgspec.Struct, frozen=True):
+    """One observation of each of these histograms of the catalogue, such as a finished request's times."""
 
-    total_s: float
-    queue_s: float
-    validation_s: float
-    inference_s: float
-    output_tokens: float
+    values: dict[str, float]
 
 
-Found: TypeAlias = "Stats | Notice | Facts | Request"
+class Slot(msgspec.Struct, frozen=True):
+    """What became of one slot: taken or free, or how fast it generates. `id` None: all of them."""
+
+    id: int | None
+    busy: bool
+    tokens_per_second: float | None = None
+
+
+Found: TypeAlias = "Stats | Notice | Facts | Observed | Slot"
 Reader: TypeAlias = Callable[[str, int], "tuple[Found, ...]"]
 """Reads a payload: the whole text and where the phrase begins in it."""
 
@@ -68,3 +74,18 @@ class Phrase(msgspec.Struct, frozen=True):
     literal: str
     engine: str
     read: Reader
+
+
+def says(kind: str, **detail: str) -> Reader:
+    """A reader of a phrase that needs no look behind it."""
+    notice = (Notice(kind, detail),)
+
+    def read(text: str, at: int) -> tuple[Found, ...]:
+        return notice
+
+    return read
+
+
+def known(**numbers: float | None) -> dict[str, float]:
+    """The signals whose number a line says; what it does not say is absent."""
+    return {signal: number for signal, number in numbers.items() if number is not None}

@@ -65,3 +65,10 @@ TEXT_VALUES = frozenset({
     "reduce", "gather", "scatter", "unknown",
 })  # fmt: skip
 """The only words that a notice may carry as values; everything else is a number or a PCI address."""
+
+WORST_BY: dict[str, tuple[str, ...]] = {
+    "step": ("seconds",),
+    "request": ("queue_seconds", "total_seconds", "inference_seconds"),
+    "grammar": ("queue_seconds",),
+}
+"""Kinds that come many times a second: the worst of each second is told, by the first of these that it has."""

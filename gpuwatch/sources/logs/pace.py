@@ -61,7 +61,7 @@ class Pace:
         """A line at `at`: the rows of the seconds before it that have not been told, and its own."""
         self.policy = POLICIES[stats.policy]
         gap = at - self.line_at
-        is_line = bool(stats.rates) or "req_running" in stats.gauges
+        is_line = bool(stats.rates) or "req_running" in stats.gauges or not self.policy.held
         rates = self._undiluted(at, stats)
         if self._lookback:
             self._spread_back(at, rates)
@@ -78,9 +78,7 @@ class Pace:
             if 0 < gap < 4 * self.usual_gap_s + 1:
                 self._gap_s = self.usual_gap_s + 0.3 * (min(gap, _SLOWEST_S) - self.usual_gap_s)
             self.line_at = at
-        rows.append((at, self._row(at)))
-        if not self.policy.held:
-            self.gauges = {}
+        rows.append((at, self._row(at) | stats.momentary))
         self._second = max(self._second, math.floor(at))
         return rows
 
@@ -112,6 +110,8 @@ class Pace:
     def _vouches(self, t: float) -> bool:
         if self._in_reach(t):
             return True
+        if self.policy.silence == "events":
+            return True
         if self.policy.silence == "still":
             return not self._moved
         inside = self.gauges.get("req_running", 0.0) + self.gauges.get("req_waiting", 0.0)
@@ -122,7 +122,9 @@ class Pace:
 
     def _row(self, t: float) -> dict[str, float]:
         row = dict(self.gauges)
-        if not self._in_reach(t):  # nothing moves any more: the rate of the last line is over
+        if (
+            not self._in_reach(t) and self.policy.silence != "events"
+        ):  # nothing moves any more: the rate of the last line is over
             row.update(dict.fromkeys((n for n in row if n.endswith("_per_second")), 0.0))
         row.update((name, rise.at(t)) for name, rise in self._rises.items())
         return row

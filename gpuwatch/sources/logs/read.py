@@ -60,6 +60,8 @@ class _Seconds:
                 self._at(math.ceil(at)).add_rows(rank, [(at, row)])
         for key, times in told.notices.items():
             self.cut_notices += not self._at(key.second).add_notice(key, times)
+        for histogram in told.histograms:
+            self._at(math.ceil(histogram.at)).add_histogram(histogram)
         if told.facts:
             self._at(math.ceil(told.facts_at)).add_facts(told.facts_at, told.facts)
 
@@ -88,7 +90,7 @@ def read_log(lines: Iterable[bytes], engine: str, start_at: float | None = None)
     `start_at` (unix seconds): about when the log begins, as from the file's date; it chooses the year where dates have
     none, and is where a log without times begins. Never raises for what lines hold.
     """
-    reader = LogReader(lookback=True, start_at=start_at)
+    reader = LogReader(engine, lookback=True, start_at=start_at)
     seconds = _Seconds()
     first_at = math.nan
     for raw in lines:

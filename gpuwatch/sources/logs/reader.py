@@ -12,18 +12,23 @@ from collections import Counter
 import msgspec
 
 from ...catalog import check_value
+from .distributions import Distributions
 from .engines import look_at, without_clients_text
-from .found import Facts, Found, Notice, Request, Stats
+from .found import Facts, Found, Notice, Observed, Slot, Stats
 from .kinds import NOTICES
 from .pace import Pace
 from .prefixes import Line, strip
 from .repair import Joiner, records
+from .slots import Slots
 from .timeline import Timeline
 from .told import NoticeKey, Told
 from .unwrap import Unwrapper
 
 LINE_BYTES = 64 * 1024
 MOST_RANKS = 64
+WITH_PREFIX = ("vllm_v0", "vllm_v1", "sglang", "trtllm")
+"""Once such lines have come with a prefix, one without is somebody's text."""
+STOPPING_S = 120.0
 ONE_RESTART_S = 120.0
 """The processes of one restart all come back with new pids."""
 
@@ -35,7 +40,8 @@ class LogReader:
     take (`take_told`).
     """
 
-    def __init__(self, lookback: bool = False, start_at: float | None = None) -> None:
+    def __init__(self, engine: str, lookback: bool = False, start_at: float | None = None) -> None:
+        self.engine = engine
         self.timeline = Timeline(start_at)
         self.lines = self.read = 0
         self.cut: Counter[str] = Counter()
@@ -46,7 +52,10 @@ class LogReader:
         self._joiner = Joiner()
         self._paces: dict[int, Pace] = {}
         self._pids: dict[tuple[str, int | None], int] = {}
-        self._restarted_at = -math.inf
+        self._restarted_at = self._stopped_at = -math.inf
+        self._slots = Slots()
+        self._distributions = Distributions()
+        self._prefixes: set[str] = set()  # policies whose stats lines come with a prefix
 
     @property
     def torn(self) -> int:
@@ -113,10 +122,23 @@ class LogReader:
             self.told.add_facts(at, found.labels)
         elif isinstance(found, Notice):
             self._notice(at, line, found)
-        elif isinstance(found, Request):
-            return
-        else:
+        elif isinstance(found, Observed):
+            for histogram in self._distributions.add(self.engine, at, found.values):
+                self.told.add_histogram(histogram)
+        elif isinstance(found, Slot):
+            self._stats(at, line, self._slots.take(found))
+        elif self._is_true(line, found.policy):
             self._stats(at, line, found)
+
+    def _is_true(self, line: Line, policy: str) -> bool:
+        """Not a quotation (its neighbours have prefixes, it has none), and not a tensor-parallel twin."""
+        if policy in WITH_PREFIX:
+            if line.prefixed:
+                self._prefixes.add(policy)
+            elif policy in self._prefixes:
+                self.cut["unprefixed"] += 1
+                return False
+        return not _is_twin(line)
 
     def _stats(self, at: float, line: Line, stats: Stats) -> None:
         rank = stats.rank if stats.rank is not None else line.rank or 0
@@ -126,17 +148,32 @@ class LogReader:
                 self.cut["ranks"] += 1
                 return
             pace = self._paces[rank] = Pace(stats.policy, self._lookback)
-        possible = {name: value for name, value in stats.gauges.items() if check_value(name, value)}
-        self.cut["impossible"] += len(stats.gauges) - len(possible)
-        self.told.add_rows(rank, pace.take(at, msgspec.structs.replace(stats, gauges=possible)))
+        self.told.add_rows(rank, pace.take(at, self._possible(stats)))
+
+    def _possible(self, stats: Stats) -> Stats:
+        """Without numbers that are impossible for their signal."""
+        kept = [
+            {name: value for name, value in said.items() if check_value(name, value)}
+            for said in (stats.gauges, stats.momentary, stats.counts, stats.totals)
+        ]
+        self.cut["impossible"] += stats.fields - len(stats.rates) - sum(map(len, kept))
+        gauges, momentary, counts, totals = kept
+        return msgspec.structs.replace(stats, gauges=gauges, momentary=momentary, counts=counts, totals=totals)
 
     def _notice(self, at: float, line: Line, notice: Notice) -> None:
         assert notice.kind in NOTICES, notice.kind
+        if notice.kind == "engine_dead" and at - self._stopped_at < STOPPING_S:
+            return  # a server that is told to stop prints the same tracebacks
         if notice.kind in ("stopped", "engine_dead"):
+            self._stopped_at = at if notice.kind == "stopped" else self._stopped_at
             for pace in self._paces.values():
                 pace.end()
+        if notice.kind == "retraction" and _is_twin(line):
+            return
         rank = notice.rank if notice.rank is not None else line.rank or 0
         detail = {"kind": notice.kind, **notice.detail}
+        if line.tp_rank:
+            detail["tp_rank"] = str(line.tp_rank)
         if not self.told.add_notice(NoticeKey(math.floor(at), rank, "notice", tuple(detail.items()))):
             self.cut["notices"] += 1
 
@@ -160,6 +197,11 @@ class LogReader:
         second = math.floor(at)
         self.told.add_notice(NoticeKey(second, 0, "notice", (("kind", "restarted"),)))
         self.told.add_notice(NoticeKey(second, 0, "restart", (("how", "log"),)))
+
+
+def _is_twin(line: Line) -> bool:
+    """Tensor-parallel ranks all say what the first one says; data-parallel ones speak for themselves."""
+    return line.rank is None and bool(line.tp_rank)
 
 
 def shortened(raw: bytes, cut: Counter[str]) -> str:

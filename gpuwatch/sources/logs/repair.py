@@ -15,6 +15,7 @@ _STARTS = re.compile(
     r"(?<=\S)(?=(?:\([A-Z]\w{0,40} pid=\d{1,10}\) )?(?:INFO|WARNING|ERROR|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d)"
     r"|(?<=\S)(?=\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[\] ])"
     r"|(?<=\S)(?=\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\])"
+    r"|(?<=\S)(?=Engine \d{3}: Avg prompt)"
 )
 _NUMBER_END = re.compile(r"[\d.]{1,16}[%,]?\s{0,8}")
 _REST_CHARS = 2048

@@ -16,13 +16,14 @@ class Policy(msgspec.Struct, frozen=True):
     """How one engine prints. `interval_s`: the usual gap between two lines before one is known.
 
     `reach`: for how many usual gaps a line stands. `silence`: what a longer one means. "still": a line without tokens
-    stands on. "stuck": requests that were inside are inside still, and nothing moves. "nothing": not known.
+    stands on. "stuck": requests that were inside are inside still, and nothing moves. "events": the state is told by its
+    changes and stands until the next one. "nothing": not known.
     `dilutes`: rates count from the line before, so that the first one after a pause is no rate. `held`: numbers stand
     between lines at all.
     """
 
     interval_s: float
-    silence: Literal["still", "stuck", "nothing"] = "nothing"
+    silence: Literal["still", "stuck", "events", "nothing"] = "nothing"
     reach: float = 2.5
     dilutes: bool = False
     held: bool = True
@@ -34,6 +35,6 @@ POLICIES: dict[str, Policy] = {
     "sglang": Policy(1.0, reach=3.0, dilutes=True),
     "lmdeploy": Policy(10.0),
     "trtllm": Policy(1.0, dilutes=True, held=False),
-    "llamacpp": Policy(1.0, held=False),
+    "llamacpp": Policy(1.0, "events"),
     "tgi": Policy(1.0, held=False),
 }

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import re
 
-from .found import Found, Notice, Phrase, Stats
-from .numbers import NUMBER, text_of
+from .found import Found, Phrase, Stats
+from .pairs import pairs
 
-_PAIR = re.compile(rf"([A-Za-z][A-Za-z /\-]{{0,47}}?) ?: ?({NUMBER})(?![\d])")
 _ENGINE = re.compile(r"Engine (\d{1,4}): ?$")
-_PAYLOAD_CHARS = 2048
 _NAMES = {
     "avg prompt throughput": "prompt_rate",
     "avg prompt tput": "prompt_rate",
@@ -35,11 +33,7 @@ _NAMES = {
 
 
 def _stats(text: str, at: int) -> tuple[Found, ...]:
-    said = {
-        _NAMES[key]: float(number)
-        for name, number in _PAIR.findall(text[at : at + _PAYLOAD_CHARS])
-        if (key := name.strip().lower()) in _NAMES
-    }
+    said = {_NAMES[name]: number for name, number in pairs(text, at).items() if name in _NAMES and number >= 0}
     if len(said) < 2:
         return ()
     is_v0 = "pending" in said or "swapped" in said or "cpu_kv_percent" in said
@@ -72,36 +66,7 @@ def _gauges(said: dict[str, float]) -> dict[str, float]:
     return gauges
 
 
-_V0_HITS = re.compile(rf"Prefix cache hit rate: GPU: ({NUMBER})%")
-_PREEMPTED = re.compile(r"PreemptionMode\.(RECOMPUTE|SWAP)")
-_PREEMPTED_SO_FAR = re.compile(r"total(?:_num)?_cumulative_preemption(?:_cnt)?=(\d{1,12})")
-
-
-def _v0_hits(text: str, at: int) -> tuple[Found, ...]:
-    found = _V0_HITS.match(text, at)
-    if not found or float(found[1]) > 100:
-        return ()
-    return (Stats("vllm_v0", {"prefix_hit_ratio": float(found[1]) / 100}),)
-
-
-def _preempted(text: str, at: int) -> tuple[Found, ...]:
-    """V0 prints every fiftieth of its preemptions, with their number so far."""
-    tail = text[at : at + _PAYLOAD_CHARS]
-    detail = {}
-    mode = _PREEMPTED.search(tail)
-    if mode:
-        detail["mode"] = mode[1].lower()
-    total = _PREEMPTED_SO_FAR.search(tail)
-    if not total:
-        return (Notice("preemption", detail),)
-    number = float(total[1])
-    stats = Stats("vllm_v0", totals={"req_preempted_total": number})
-    return Notice("preemption", {**detail, "total": text_of(number)}), stats
-
-
 PHRASES = (
     Phrase("Avg prompt throughput:", "vllm", _stats),
     Phrase("Avg prompt tput:", "vllm", _stats),
-    Phrase("Prefix cache hit rate: GPU:", "vllm", _v0_hits),
-    Phrase("is preempted by PreemptionMode.", "vllm", _preempted),
 )

@@ -1,0 +1,28 @@
+"""Counts the slots that a server says are taken and freed, and adds up how fast they generate."""
+
+from __future__ import annotations
+
+from .found import Slot, Stats
+
+MOST_SLOTS = 4096
+
+
+class Slots:
+    """The slots in use, each with its speed in tokens per second where it said one."""
+
+    def __init__(self) -> None:
+        self._busy: dict[int, float | None] = {}
+
+    def take(self, slot: Slot) -> Stats:
+        """Take an event; how many slots are in use then."""
+        if slot.id is None:
+            self._busy.clear()
+        elif not slot.busy:
+            self._busy.pop(slot.id, None)
+        elif slot.id in self._busy or len(self._busy) < MOST_SLOTS:
+            self._busy[slot.id] = slot.tokens_per_second or self._busy.get(slot.id)
+        gauges = {"req_running": float(len(self._busy))}
+        speeds = [speed for speed in self._busy.values() if speed is not None]
+        if speeds or not self._busy:
+            gauges["generated_tokens_per_second"] = sum(speeds)
+        return Stats("llamacpp", gauges)
