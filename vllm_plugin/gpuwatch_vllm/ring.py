@@ -43,6 +43,16 @@ class Fields(NamedTuple):
     finished: Sequence[str]
 
 
+class Rows(NamedTuple):
+    """How many rows the tables keep: powers of two."""
+
+    step: int
+    finished: int
+
+
+ROWS = Rows(STEP_ROWS, FINISHED_ROWS)
+
+
 class Table:
     """One circular table of float64 columns: appended to, never read here."""
 
@@ -63,6 +73,10 @@ class Table:
         os.pwrite(self._file, row, self._at + ((number - 1) % self._rows) * self.row_bytes)
         os.pwrite(self._file, _U64.pack(number), self._newest_at)
 
+    def closed(self) -> None:
+        """Forget the file: its number may soon be another file's. Appending is an OSError from now on."""
+        self._file = -1
+
 
 class Ring:
     """One engine's ring file. Making it keeps an older file as `.prev`. OSError where it cannot be written.
@@ -80,26 +94,27 @@ class Ring:
         *,
         unix_ns: int,
         monotonic_ns: int,
+        rows: Rows = ROWS,
     ) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         _refuse_where_taken(path)
         fresh = path.with_name(f"{path.name}.tmp")
         self._file = _fresh(fresh)
+        step_bytes = 8 * len(fields.step) + _ROW_EDGES
+        finished_at = HEADER_BYTES + rows.step * step_bytes
+        self.step = Table(self._file, HEADER_BYTES, rows.step, len(fields.step), NEWEST_STEP_AT)
+        self.finished = Table(self._file, finished_at, rows.finished, len(fields.finished), NEWEST_FINISHED_AT)
         try:
-            step_bytes = 8 * len(fields.step) + _ROW_EDGES
-            finished_at = HEADER_BYTES + STEP_ROWS * step_bytes
-            self.step = Table(self._file, HEADER_BYTES, STEP_ROWS, len(fields.step), NEWEST_STEP_AT)
-            self.finished = Table(self._file, finished_at, FINISHED_ROWS, len(fields.finished), NEWEST_FINISHED_AT)
             # Room is taken now: a full file system says so here, not in the middle of a step.
-            os.posix_fallocate(self._file, 0, finished_at + FINISHED_ROWS * self.finished.row_bytes)
+            os.posix_fallocate(self._file, 0, finished_at + rows.finished * self.finished.row_bytes)
             head = bytearray(HEADER_BYTES)
             request_bytes = 8 * len(_REQUEST_FIELDS)
             _FIXED.pack_into(
-                head, 0, MAGIC, HEADER_BYTES, step_bytes, STEP_ROWS, request_bytes, 0,
+                head, 0, MAGIC, HEADER_BYTES, step_bytes, rows.step, request_bytes, 0,
                 monotonic_ns, unix_ns, secrets.token_bytes(16),
             )  # fmt: skip
-            struct.pack_into("<II", head, 84, self.finished.row_bytes, FINISHED_ROWS)
+            struct.pack_into("<II", head, 84, self.finished.row_bytes, rows.finished)
             described = _described(engine, rank, fields, info)
             struct.pack_into("<I", head, 80, len(described))
             head[JSON_AT : JSON_AT + len(described)] = described
@@ -113,6 +128,8 @@ class Ring:
         """Close the file, which stays as the black box."""
         if self._file >= 0:
             os.close(self._file)
+            for table in (self.step, self.finished):
+                table.closed()
             self._file = -1
 
     def __del__(self) -> None:
