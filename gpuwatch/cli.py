@@ -27,8 +27,8 @@ class Unusable(click.ClickException):
 
 
 @contextmanager
-def bad_input() -> Iterator[None]:
-    """Errors that name a file, line or key become a message and exit code 2."""
+def bad_input(*also: type[Exception]) -> Iterator[None]:
+    """Errors that name a file, line or key become a message and exit code 2; so do `also`, those of one command."""
     from .capsule import CapsuleError
     from .config import ConfigError
     from .sources.capture import CaptureError
@@ -37,6 +37,8 @@ def bad_input() -> Iterator[None]:
     try:
         yield
     except (CapsuleError, ConfigError, CaptureError, StoreError) as error:
+        raise Unusable(str(error)) from error
+    except also as error:
         raise Unusable(str(error)) from error
     except OSError as error:
         if isinstance(error, BrokenPipeError):
@@ -94,19 +96,46 @@ def run(config_path: str | None, engines: tuple[str, ...], state_dir: str | None
 
 
 @main.command()
-@click.argument("source")
+@click.argument("sources", nargs=-1, metavar="SOURCE...")
+@click.option("--prometheus", "url", metavar="URL", help="Ask an existing Prometheus instead; needs --from.")
+@click.option("--from", "since", metavar="T", help="Begin: -2h, now-15m, unix seconds or ISO 8601.")
+@click.option("--to", "until", default="now", show_default=True, metavar="T", help="End.")
+@click.option("--match", metavar="LABELS", help='Only engines with these labels, e.g. \'namespace="x",pod=~"a.*"\'.')
+@click.option("--step", "step_s", type=click.FloatRange(1, 3600), help="Seconds between values; default: as scraped.")
+@click.option("--auth-file", help="File with the token, or with header lines (Name: value), to send to Prometheus.")
 @_config_file
 @_check
 @_json
-def diagnose(source: str, config_path: str | None, check: bool, as_json: bool) -> None:
-    """Diagnose a recording: a capture (a file, or - for stdin) or a capsule."""
-    from .diagnosis import diagnose as diagnose_source
+def diagnose(
+    sources: tuple[str, ...], url: str | None, since: str | None, until: str, match: str | None, step_s: float | None,
+    auth_file: str | None, config_path: str | None, check: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Diagnose whatever there is: logs, pages, folders of pages, captures, capsules, - for stdin, or a Prometheus.
 
+    Several sources are the material of one incident. What each is, its content says.
+    """
+    from . import diagnosis
+    from .clock import WallClock
+    from .diagnosis.progress import Bar
+
+    if bool(sources) == bool(url):
+        raise click.UsageError("give SOURCE..., or --prometheus URL with --from" if not sources else "either, not both")
     config = _load(config_path)
-    with bad_input():
-        verdict, notes = diagnose_source(source, config)
-    _say(notes)
-    _tell(verdict, as_json, check)
+    clock = WallClock()
+    started = clock.now()
+    bar = Bar(sys.stderr, lambda: clock.now() - started)
+    with bad_input(diagnosis.MaterialError):
+        if url:
+            asked = diagnosis.Asked(url, since or "", until, match or "", step_s, auth_file or "")
+            answer = diagnosis.ask_prometheus(asked, config, started, bar)
+        else:
+            answer = diagnosis.examine(sources, config, bar)
+    bar.clear()
+    if as_json:
+        _say(answer.notes)
+    else:
+        click.echo(diagnosis.text(answer), nl=False)
+    _tell(answer.verdict, as_json, check, silent=not as_json)
 
 
 @main.command()
@@ -219,10 +248,11 @@ def _load(path: str | None, engines: tuple[str, ...] = (), state_dir: str | None
         return replace(config, state_dir=state_dir) if state_dir else config
 
 
-def _tell(verdict: Verdict, as_json: bool, check: bool) -> None:
+def _tell(verdict: Verdict, as_json: bool, check: bool, *, silent: bool = False) -> None:
     from .verdict import text, to_json
 
-    click.echo(to_json(verdict).decode() + "\n" if as_json else text(verdict), nl=False)
+    if not silent:
+        click.echo(to_json(verdict).decode() + "\n" if as_json else text(verdict), nl=False)
     if check and any(incident.severity != "info" for incident in verdict.incidents):
         sys.exit(1)
 

@@ -130,7 +130,7 @@ WRONG = {
     "an engine that is no URL": (("run", "--engine", "vllm"), "--engine: engines[0].url"),
     "a capsule that is none": (("replay", "{bad}"), "bad.toml: not a gpuwatch capsule"),
     "a capsule that is not there": (("replay", "nix.capsule"), "nix.capsule: No such file"),
-    "a source of another kind": (("diagnose", "{bad}"), "neither a capture nor a capsule"),
+    "a source of another kind": (("diagnose", "{bad}"), "nothing in it is known"),
     "a capture with a broken line": (("diagnose", "{line}"), "line 2"),
     "no incidents here": (("incidents", "--state-dir", "nix"), "no incidents recorded here"),
     "an unknown command": (("explode",), "No such command"),
