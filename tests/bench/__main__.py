@@ -23,6 +23,7 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("recorder", "per_step", "recorder, bytes a step"),
     ("recorder", "per_span", "recorder, bytes a span"),
     ("ring", "written", "step ring in the engine"),
+    ("vllm_plugin", "written", "vLLM stat-logger plugin, ring in a vLLM step"),
     ("agent", "cpu", "agent, CPU of a core"),
     ("agent", "memory", "agent, resident memory"),
     ("agent", "first_sample", "agent, start to first sample"),
@@ -39,7 +40,6 @@ ROWS: tuple[tuple[str, str, str], ...] = (
 
 NOT_BUILT = (
     "OTLP over gRPC",
-    "vLLM stat-logger plugin (ring in a vLLM step)",
     "engine lost in a vLLM API server",
 )
 
