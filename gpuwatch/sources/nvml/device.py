@@ -116,7 +116,7 @@ class Device:
         if self._throttling is not None:
             refused |= self._throttling.refused
         denied = sorted(call for call, code in refused.items() if code == NO_PERMISSION)
-        missing = sorted(c.removeprefix(NEWER) for c, code in refused.items() if code != NO_PERMISSION)
+        missing = sorted(c for c, code in refused.items() if code != NO_PERMISSION and not c.startswith(NEWER))
         found = {"gpm": "yes" if self.gpm is not None and not self.gpm.refused else f"no: {self._no_gpm()}"}
         if self._throttling is not None:
             found["throttling_from"] = self._throttling.how

@@ -164,7 +164,7 @@ class NvmlSource:
     # --- a look ----------------------------------------------------------------------------------------------------
 
     def _look(self, session: Session, look: Look, now: float) -> None:
-        self._find_boards(session, now)
+        self._find_boards(session, look, now)
         events = session.events
         for event in self._heard(session, look):
             look.events.append(self._tally.hear(event, now))
@@ -192,16 +192,18 @@ class NvmlSource:
         look.dropped += dropped
         return heard
 
-    def _find_boards(self, session: Session, now: float) -> None:
+    def _find_boards(self, session: Session, look: Look, now: float) -> None:
         """Boards come, go and return, and instances are cut anew."""
-        wanted = self._find.due(now)
-        if not session.misses_any():
-            self._returns = Backoff(1.0, SLOWEST_RETRY_S)
-        elif self._returns.due(now):
+        usual = self._find.due(now)
+        again = session.misses_any() and self._returns.due(now)
+        if again:
             self._returns.failed(now)
-            wanted = True
-        if wanted:
+        elif not session.misses_any():
+            self._returns = Backoff(1.0, SLOWEST_RETRY_S)
+        if usual or again:
             session.find_boards()
+        if usual:
+            look.to_recut += [board for board in session.boards.values() if not board.down]
 
     def _recut(self, board: Board, look: Look, now: float) -> None:
         before = set(board.instances)
