@@ -66,7 +66,7 @@ def test_each_alternative_name_is_read_alone(name):
     """Old and new names and ways stand side by side: a page with any one of them shows the signal."""
     dialect = all_dialects()[name]
     prefix = dialect.prefixes[0]
-    sentinel = sorted(dialect.sentinels(prefix))[0] + '{some="other"} 1\n'
+    sentinel = min(n for n in dialect.sentinels(prefix) if not n.endswith("_bucket")) + '{some="other"} 1\n'
     for signal, choice in ((s, c) for s, reading in dialect.signals.items() for c in reading.choices):
         for varied in choice.terms:
             for theirs in varied.names:

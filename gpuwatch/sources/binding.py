@@ -88,6 +88,11 @@ class RankBinding(msgspec.Struct, frozen=True):
     stamps: tuple[int, ...]
     key: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def says_something(self) -> bool:
+        """Whether there is more than the process's own start."""
+        return bool(self.histograms or self.means) or any(one.name != "process_start_seconds" for one in self.sums)
+
 
 def bind(
     dialect: Dialect, prefix: str, series: Sequence[Series], numbers: RankNumbers | None = None

@@ -8,7 +8,7 @@ for a handful. Where the engine honours no filter, whole pages are read as often
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -22,6 +22,9 @@ from .poll import Clock
 from .scrape_client import Response, ScrapeClient, ScrapeError
 
 _REDIRECTS = (301, 302, 303, 307, 308)
+_PATIENCE_S = 10.0  # an engine that answers between two steps of its work
+_DRAINED_BY_READING = "/metrics", "/prometheus/metrics"
+"""Where trtllm-serve shows its list of iterations, which each reader empties for the others, and where its page is."""
 
 
 class EngineSource:
@@ -45,6 +48,7 @@ class EngineSource:
         self.subject = Subject(engine=engine)
         self._clock = clock
         self._lanes = lanes
+        self.patience_s = lanes.timeout_s
         self._client = client or ScrapeClient(f"{parts.scheme}://{parts.netloc}", lanes.timeout_s, bounds.page_bytes)
         self._path = parts.path if parts.path.strip("/") else "/metrics"
         self._filter = PageFilter(self._path)
@@ -58,7 +62,9 @@ class EngineSource:
     def interval_s(self) -> float:
         """Seconds until the next look: the fast lane's pace, or longer where that would cost the engine too much."""
         if self._filter.state == "no":
-            return self._costs["whole"].interval_s(1 / self._lanes.fast_hz, WHOLE_PAGE_PRICE)
+            dialect = self._page.dialect
+            price = dialect.page.price if dialect else WHOLE_PAGE_PRICE
+            return self._costs["whole"].interval_s(1 / self._lanes.fast_hz, price)
         hertz = self._lanes.fast_hz_with_ring if self._ring_is_live() else self._lanes.fast_hz
         return self._costs["fast"].interval_s(1 / hertz, longest_s=2.0)
 
@@ -66,11 +72,13 @@ class EngineSource:
         """Ask once. A failure is a Batch with `error` that also says `scrape_up` = 0."""
         try:
             lane, response = await self._look(now)
-            report = self._page.read(response.body, self._clock.now(), lane)
+            report = self._page.read(response.body, self._clock.now(), lane, _started(response.headers))
         except (ScrapeError, ValueError) as error:
             reason = f"{error.reason}: {error}" if isinstance(error, ScrapeError) else str(error)
             at = self._clock.now()
             self._whole_due = now  # whatever comes back may be another
+            if isinstance(error, ScrapeError) and error.reason == "timeout" and self._page.dialect is None:
+                self.patience_s = min(2 * self.patience_s, _PATIENCE_S)  # it may be one that is asked between steps
             return Batch(
                 self.name, self.role, self.subject, at, error=reason[:300], frames=(self._up(at, math.nan, 0.0),)
             )
@@ -128,11 +136,15 @@ class EngineSource:
             self._path = moved.path
             self._filter = PageFilter(self._path)
             response = await self._get(self._path)
+        if self._path == _DRAINED_BY_READING[0] and response.body[:1] == b"[":
+            self._path = _DRAINED_BY_READING[1]  # read once by mistake and never again
+            self._filter = PageFilter(self._path)
+            response = await self._get(self._path)
         self._costs["whole"].add(response.took_s)
         return response
 
     async def _get(self, target: str) -> Response:
-        response = await self._client.get(target)
+        response = await self._client.get(target, self.patience_s)
         if response.status in _REDIRECTS:
             raise _RedirectedError(response.status, response.headers.get("location", ""))
         if response.status != 200:
@@ -148,6 +160,8 @@ class EngineSource:
     def _plan(self, now: float, lane: Lane, report: PageReport) -> None:
         """When each lane is due again."""
         restarted = any(event.what == "restart" for event in report.events)
+        if self._page.dialect is not None:
+            self.patience_s = max(self._lanes.timeout_s, self._page.dialect.page.timeout_s)
         if lane == "whole":
             self._seen = report.names
             self._whole_due = now + self._lanes.whole_page_every_s
@@ -161,6 +175,12 @@ class EngineSource:
     def _up(self, at: float, took_s: float, up: float) -> Frame:
         source = "page-fast" if self._page.fast_apart else "page"
         return Frame(self.subject, source, ("scrape_seconds", "scrape_up"), np.array([at]), np.array([[took_s, up]]))
+
+
+def _started(headers: Mapping[str, str]) -> float:
+    """When the process began, by a clock of its own, where an answer's header says it (llama.cpp); NaN elsewhere."""
+    text = headers.get("process-start-time-unix", "")
+    return float(text) / 1e6 if text.isascii() and text.isdigit() and len(text) < 20 else math.nan
 
 
 class _RedirectedError(ScrapeError):

@@ -93,6 +93,11 @@ class EnginePage:
         if lane == "whole" and reading.relearned and not layout.ranks:
             self._detect(body)  # another engine answers now
             layout, reading = self._read(body, lane)
+            if not layout.ranks and not reading.cut:
+                raise UnknownPageError(
+                    "no dialect recognises this page: names of an engine, "
+                    f"and no signal that can be read ({reading.dropped} lines dropped)"
+                )
         if reading.cut:  # sums over half of their series would look like a restart
             raise CutPageError(f"the page has no end ({len(body)} bytes; at most {self._limits.page_bytes} are read)")
         frames: list[Frame] = []
@@ -142,7 +147,7 @@ class EnginePage:
         reading = layout.reader.read(body)
         if reading.layout != layout.layout:
             ranks, bad = bind(self.dialect, self.prefix, reading.series, self._numbers)
-            known = any(rank.sums or rank.histograms or rank.means for rank in ranks)
+            known = any(rank.says_something for rank in ranks)
             layout = _Layout(layout.reader, reading.layout, ranks if known else (), bad)
             for rank in layout.ranks:
                 kept = self._ranks.setdefault(rank.rank, _Rank())

@@ -90,7 +90,7 @@ class Poller:
         source = self.source
         started = time.perf_counter()
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(max(self._timeout_s, 1.5 * getattr(source, "patience_s", 0.0))):
                 batch = await source.poll(now)
         except TimeoutError:
             batch = self._failed(now, f"no answer within {self._timeout_s:g} s")

@@ -17,6 +17,7 @@ import msgspec
 
 _HEADERS_BYTES = 64 * 1024
 _CHUNK_BYTES = 256 * 1024
+_GZIP_MEMBERS = 64
 
 
 class ScrapeError(Exception):
@@ -197,13 +198,21 @@ def _decoded(body: bytes, headers: dict[str, str], limit: int) -> bytes:
         return body
     if encoding != "gzip":
         raise ScrapeError("protocol", f"Content-Encoding: {encoding[:40]!r}")
-    inflate = zlib.decompressobj(31)
+    pages: list[bytes] = []
+    size = 0
     try:
-        page = inflate.decompress(body, limit + 1)
+        while body and len(pages) < _GZIP_MEMBERS:
+            inflate = zlib.decompressobj(31)
+            page = inflate.decompress(body, limit + 1 - size)
+            size += len(page)
+            if size > limit:
+                raise ScrapeError("too_large", f"body of more than {limit} bytes once inflated")
+            if not inflate.eof:
+                raise ScrapeError("half_body", "the gzip stream has no end")
+            pages.append(page)
+            body = inflate.unused_data  # a stream may have several members
     except zlib.error as error:
         raise ScrapeError("protocol", f"not gzip: {error}") from None
-    if len(page) > limit:
-        raise ScrapeError("too_large", f"body of more than {limit} bytes once inflated")
-    if not inflate.eof:
-        raise ScrapeError("half_body", "the gzip stream has no end")
-    return page
+    if body:
+        raise ScrapeError("too_large", f"more than {_GZIP_MEMBERS} gzip members")
+    return b"".join(pages)
