@@ -1,0 +1,206 @@
+"""What watching costs a real vLLM: CPU of its API server for each token, alone, scraped, with the plugin, with both.
+
+`python -m tests.bench.real_vllm --vllm PYTHON --model DIR`. PYTHON has vLLM and gpuwatch-vllm; DIR is a small model (random
+weights will do: `--load-format dummy`). Two servers run, one without the plugin; the four cases are taken by turns, each
+with the same streamed requests, and compared with the case `alone` of the same round. Throughput is too noisy to compare.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuwatch.clock import WallClock
+from gpuwatch.config import EngineTarget, Lanes
+from gpuwatch.sources.engine import EngineSource
+from gpuwatch.sources.rings import EngineRings
+
+PORTS = {"plain": 8171, "plugin": 8172}
+CLIENTS, PROMPT_TOKENS, OUTPUT_TOKENS = 8, 32, 96
+CASES = {"alone": ("plain", False), "agent": ("plain", True), "plugin": ("plugin", False), "both": ("plugin", True)}
+START_S = 400
+BUDGET = 0.02
+
+
+@dataclass
+class Server:
+    """A vLLM. `pid` is its API server, which is the process that was started."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    model: str
+
+    def cpu_s(self) -> float:
+        """CPU seconds of the API server so far, its children not counted."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def main() -> None:
+    """Measure and print."""
+    ask = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    ask.add_argument("--vllm", required=True, metavar="PYTHON", help="an interpreter with vLLM and gpuwatch-vllm")
+    ask.add_argument("--model", required=True, metavar="DIR", help="a small model folder")
+    ask.add_argument("--rounds", type=int, default=8, help="how often each case is taken (default 8)")
+    ask.add_argument("--seconds", type=float, default=6.0, help="how long a case lasts (default 6)")
+    chosen = ask.parse_args()
+    with tempfile.TemporaryDirectory() as folder, serving(chosen.vllm, chosen.model, Path(folder)) as servers:
+        print(honoured(servers["plain"]))
+        costs = asyncio.run(measure(servers, Path(folder) / "rings", chosen.rounds, chosen.seconds))
+    print(table(costs))
+
+
+@contextmanager
+def serving(python: str, model: str, folder: Path) -> Iterator[dict[str, Server]]:
+    """Both servers, ready; stopped in the end."""
+    servers = {name: _start(name, python, model, folder) for name in PORTS}
+    try:
+        for server in servers.values():
+            _wait(server, folder)
+        yield servers
+    finally:
+        for server in servers.values():
+            os.killpg(server.process.pid, signal.SIGTERM)
+        for server in servers.values():
+            try:
+                server.process.wait(30)
+            except subprocess.TimeoutExpired:
+                os.killpg(server.process.pid, signal.SIGKILL)
+
+
+def _start(name: str, python: str, model: str, folder: Path) -> Server:
+    env = {
+        **os.environ, "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": "1", "GPUWATCH_RING_DIR": str(folder / "rings"),
+        "GPUWATCH_RING": "on" if name == "plugin" else "off",
+    }  # fmt: skip
+    if name == "plain":
+        env["VLLM_PLUGINS"] = ""  # the plugin is not even loaded
+    command = [
+        str(Path(python).parent / "vllm"), "serve", model, "--load-format", "dummy", "--host", "127.0.0.1",
+        "--port", str(PORTS[name]), "--max-num-seqs", "16", "--max-model-len", "2048", "--dtype", "float32",
+        "--block-size", "32", "--disable-uvicorn-access-log",
+    ]  # fmt: skip
+    log = (folder / f"{name}.log").open("wb")
+    process = subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
+    return Server(process, PORTS[name], model)
+
+
+def _wait(server: Server, folder: Path) -> None:
+    until = time.monotonic() + START_S
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/health", timeout=5):
+                return
+        except OSError:
+            if server.process.poll() is not None or time.monotonic() > until:
+                logs = "\n".join(path.read_text(errors="replace")[-2000:] for path in folder.glob("*.log"))
+                sys.exit(f"vLLM did not come up:\n{logs}")
+            time.sleep(0.5)
+
+
+def honoured(server: Server) -> str:
+    """Which of the page's two addresses honours a filter."""
+    words = []
+    for path in ("/metrics", "/metrics/"):
+        sizes = []
+        for query in ("", "?name[]=vllm:num_requests_running"):
+            with urllib.request.urlopen(f"http://127.0.0.1:{server.port}{path}{query}", timeout=10) as answer:
+                sizes.append(len(answer.read()))
+        words.append(f"{path}: {sizes[0]:,} bytes whole, {sizes[1]:,} with ?name[]=")
+    return "; ".join(words)
+
+
+async def measure(servers: dict[str, Server], rings: Path, rounds: int, seconds: float) -> dict[str, list[float]]:
+    """CPU seconds of the API server for each token, by case: one number a round. The first round only warms up."""
+    costs: dict[str, list[float]] = {case: [] for case in CASES}
+    for turn in range(rounds + 1):
+        order = list(CASES) if turn % 2 else list(CASES)[::-1]
+        for case in order:
+            name, watched = CASES[case]
+            cost = await _cost(servers[name], seconds, rings if watched else None)
+            if turn:
+                costs[case].append(cost)
+    return costs
+
+
+async def _cost(server: Server, seconds: float, rings: Path | None) -> float:
+    watching = asyncio.create_task(_watch(server, rings)) if rings is not None else None
+    before, begun = server.cpu_s(), time.monotonic()
+    tokens = sum(await asyncio.gather(*(_client(server, begun + seconds, n) for n in range(CLIENTS))))
+    spent = server.cpu_s() - before
+    if watching is not None:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+    return spent / tokens
+
+
+async def _client(server: Server, until: float, number: int) -> int:
+    """Streams one request after the other until the time is over; how many tokens came."""
+    tokens = 0
+    while time.monotonic() < until:
+        prompt = [3 + (number * 31 + i * 7 + tokens) % 200 for i in range(PROMPT_TOKENS)]
+        body = json.dumps(
+            {"model": server.model, "prompt": prompt, "max_tokens": OUTPUT_TOKENS, "ignore_eos": True, "stream": True}
+        ).encode()
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        answer = await reader.read()
+        while chunk := await reader.read():
+            answer += chunk
+        writer.close()
+        if b" 200 " not in answer[:20]:
+            raise SystemExit(f"vLLM answers {answer[:300]!r}")
+        tokens += OUTPUT_TOKENS
+    return tokens
+
+
+async def _watch(server: Server, rings: Path) -> None:
+    """The agent's look at page and ring, at its default rates."""
+    clock, lanes = WallClock(), Lanes()
+    target = EngineTarget(url=f"http://127.0.0.1:{server.port}", name="engine")
+    ring = EngineRings(target, str(rings), clock, lanes.steps_hz)
+    page = EngineSource(target, clock, None, lanes, None, ring.is_live)
+    try:
+        await asyncio.gather(*(_follow(source, clock) for source in (page, ring)))
+    finally:
+        await asyncio.gather(page.aclose(), ring.aclose())
+
+
+async def _follow(source: EngineSource | EngineRings, clock: WallClock) -> None:
+    while True:
+        await source.poll(clock.now())
+        await asyncio.sleep(source.interval_s)
+
+
+def table(costs: dict[str, list[float]]) -> str:
+    """CPU a token of each case, and what it adds to that of the same round alone."""
+    lines = [f"{'API server':<12}{'µs a token':>12}{'added':>10}{'± (95 %)':>10}   budget"]
+    for case, taken in costs.items():
+        line = f"{case:<12}{statistics.median(taken) * 1e6:>12.1f}"
+        if case != "alone":
+            added = [cost / bare - 1 for cost, bare in zip(taken, costs["alone"], strict=True)]
+            half = 1.96 * statistics.stdev(added) / math.sqrt(len(added)) if len(added) > 1 else math.nan
+            middle = statistics.median(added)
+            line += f"{middle:>+10.1%}{half:>10.1%}   ≤ {BUDGET:+.0%} {'ok' if middle <= BUDGET else 'over'}"
+        lines.append(line)
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
