@@ -45,6 +45,12 @@ def rate_per_s(stream: Stream, settings: EngineSettings, runner: ModelRunner, po
     return stream.rho * capacity_per_s(stream, settings, runner, pool_tokens)
 
 
+def shortest_tokens(stream: Stream, pool_tokens: int) -> int:
+    """Prompt and output tokens that the stream's shortest requests ask for."""
+    prompts, outputs = grid_tokens(stream.prompt, pool_tokens), grid_tokens(stream.output, pool_tokens)
+    return int(prompts.min()) + (stream.max_tokens or int(outputs.min()))
+
+
 def _prefill_seconds(tokens: int, settings: EngineSettings, runner: ModelRunner) -> float:
     """Compute seconds of one prompt, in chunks as the settings cut it."""
     chunk_tokens = settings.max_chunk_tokens or settings.max_step_tokens

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from engine_shim import __version__
+from engine_shim.address import check_address, check_url
 from engine_shim.admin import AdminRoute
 from engine_shim.clock import Clock, RealClock
 from engine_shim.devices import Device, device_named
@@ -103,10 +104,14 @@ class _Computing:
 def build(options: ServeOptions, changes: Mapping[str, Any], clock: Clock | None = None) -> ServingEngine:
     """Everything but the listening socket. `changes` are keys of EngineSettings that differ from its defaults."""
     clock = clock or RealClock()
+    if options.otlp_endpoint:
+        check_url("otlp_endpoint", options.otlp_endpoint)
     folder = Path(changes["model"]) if _is_folder(changes.get("model")) else None
     settings = _settings(options, changes, folder)
     device = device_named(options.device or "h100") if options.runner == "model" else None
     blocks = settings.pool_blocks(device)
+    if "max_model_len" in changes:  # asked for; the default, or that of a folder, may be more than the pool holds
+        settings.check_longest_fits(blocks)
     wait, faults = _Wait(), LiveFaults(options.fault, clock, options.runner)
     if device is None:
         computing = _torch(options, settings, folder, blocks, clock)
@@ -116,6 +121,9 @@ def build(options: ServeOptions, changes: Mapping[str, Any], clock: Clock | None
             computing.runner = FaultyRunner(computing.runner, faults, settings, clock, wait)
     else:
         computing = _modelled(options, settings, device, blocks, clock, wait, faults)
+    for token in options.eos_token_id:
+        if token >= computing.vocab_size:
+            raise ValueError(f"eos_token_id {token} is not one of the model's {computing.vocab_size} tokens")
     model = ServedModel(
         name=options.served_model_name or settings.model,
         tokenizer=_tokenizer(folder, computing.vocab_size),
@@ -172,6 +180,7 @@ def run(options: ServeOptions, changes: Mapping[str, Any]) -> None:
     # Torch gives the interpreter away at each operation and must win it back from the event loop; at Python's 5 ms a
     # decode step would wait longer than it computes.
     sys.setswitchinterval(0.001)
+    check_address(options.host, options.port)
     serving = build(options, changes)
 
     class Announcing(uvicorn.Server):
@@ -223,7 +232,8 @@ def _settings(options: ServeOptions, changes: Mapping[str, Any], folder: Path | 
         dtype = changes.setdefault("dtype", "fp32")
         changes.setdefault("kv_dtype", dtype)
         if not changes.get("kv_pool_tokens"):
-            changes["kv_pool_tokens"] = TORCH_POOL_TOKENS
+            block_tokens = changes.get("block_tokens", EngineSettings.block_tokens)
+            changes["kv_pool_tokens"] = TORCH_POOL_TOKENS // max(block_tokens, 1) * block_tokens
     settings = EngineSettings.from_table(changes)
     if settings.prefill_devices:
         raise ValueError("prefill_devices: `serve` runs one engine; play prefill and decode apart with `simulate`")
@@ -308,12 +318,16 @@ def _telemetry(
         step_fields=step_fields(settings),
         rejection_reasons=rejection_reasons(settings),
     )
-    return build_telemetry(
-        info,
-        clock.now,
-        ring=options.ring,
-        ring_dir=str(options.ring_dir) if options.ring_dir else None,
-        monotonic_ns=time.monotonic_ns(),
-        otlp_endpoint=options.otlp_endpoint,
-        vllm=options.vllm_page,
-    )
+    try:
+        return build_telemetry(
+            info,
+            clock.now,
+            ring=options.ring,
+            ring_dir=str(options.ring_dir) if options.ring_dir else None,
+            monotonic_ns=time.monotonic_ns(),
+            otlp_endpoint=options.otlp_endpoint,
+            vllm=options.vllm_page,
+        )
+    except OSError as error:
+        place = error.filename or options.ring_dir
+        raise ValueError(f"ring_dir: {place}: {error.strerror}; name a folder that can be written") from error

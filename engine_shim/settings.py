@@ -137,6 +137,11 @@ class EngineSettings:
             raise ValueError(
                 f"kv_pool_tokens ({self.kv_pool_tokens}) is below one block; raise it to {self.block_tokens}"
             )
+        if left := self.kv_pool_tokens % self.block_tokens:
+            near = f"{self.kv_pool_tokens - left} or {self.kv_pool_tokens - left + self.block_tokens}"
+            raise ValueError(
+                f"block_tokens ({self.block_tokens}) does not divide kv_pool_tokens ({self.kv_pool_tokens}); use {near}"
+            )
         if self.max_chunk_tokens and not self.chunked_prefill:
             raise ValueError(
                 "max_chunk_tokens has no meaning without chunked_prefill; remove it or set chunked_prefill"
@@ -172,6 +177,15 @@ class EngineSettings:
         return {
             name: value for name, value in said.items() if name in _ALWAYS_SAID or value != getattr(type(self), name)
         }
+
+    def check_longest_fits(self, blocks: int) -> None:
+        """ValueError if a request of max_model_len tokens cannot fit into a pool of so many blocks."""
+        pool_tokens = blocks * self.block_tokens
+        if self.max_model_len > pool_tokens and not self.accept_oversized:
+            raise ValueError(
+                f"max_model_len ({self.max_model_len}) is more than the KV pool of {pool_tokens} tokens holds, so the "
+                "longest request could never be served; lower it, or raise kv_pool_tokens or kv_pool_ratio"
+            )
 
     @property
     def shape(self) -> Shape:

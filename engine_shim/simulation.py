@@ -9,7 +9,7 @@ from typing import IO
 
 from . import __version__
 from .arrivals import Demand
-from .capacity import rate_per_s
+from .capacity import rate_per_s, shortest_tokens
 from .clock import VirtualClock
 from .device_window import DeviceWindow
 from .devices import Device, device_named
@@ -120,14 +120,24 @@ def faults_of(scenario: Scenario, start: float) -> Faults:
 
 
 def blocks_of(scenario: Scenario, device: Device) -> int:
-    """Blocks in each engine's pool."""
-    return max(round(scenario.engine.pool_blocks(device) * scenario.pool_scale), 1)
+    """Blocks in each engine's pool. ValueError if it is smaller than a request of the length that the file asks for."""
+    blocks = max(round(scenario.engine.pool_blocks(device) * scenario.pool_scale), 1)
+    if scenario.engine.max_model_len != EngineSettings.max_model_len:
+        scenario.engine.check_longest_fits(blocks)
+    return blocks
 
 
 def demand_of(scenario: Scenario, device: Device, seed: int, start: float) -> Demand:
-    """The requests, sized by what the file says without a cure."""
+    """The requests, sized by what the file says without a cure. ValueError for a stream of which none can be served."""
     settings = scenario.demand_engine
     pool_tokens = settings.pool_blocks(device) * settings.block_tokens
+    for stream in scenario.streams:
+        least_tokens = shortest_tokens(stream, pool_tokens)
+        if least_tokens > min(pool_tokens, settings.max_model_len) and not settings.accept_oversized:
+            raise ValueError(
+                f"the shortest request of load {stream.name!r} needs {least_tokens} tokens, more than max_model_len "
+                f"({settings.max_model_len}) or the KV pool ({pool_tokens}) allows; raise kv_pool_tokens or shorten it"
+            )
     runner = ModelRunner(settings, device)
     rates = [rate_per_s(stream, settings, runner, pool_tokens) for stream in scenario.streams]
     return Demand(scenario.streams, rates, pool_tokens=pool_tokens, seed=seed, start=start)

@@ -107,7 +107,7 @@ def test_this_machine_can_be_calibrated(tmp_path: Path) -> None:
     assert 0.0002 < seconds < 0.2
     world = tmp_path / "world.jsonl"
     arguments = ["simulate", "healthy_steady", "--device", str(profile), "--duration", "2", "--out", str(world)]
-    ran = CliRunner().invoke(shim, [*arguments, "--set", "engine.model='tiny'", "--set", "engine.kv_pool_tokens=9000"])
+    ran = CliRunner().invoke(shim, [*arguments, "--set", "engine.model='tiny'", "--set", "engine.kv_pool_tokens=8992"])
     assert ran.exit_code == 0, ran.output
     assert '"device":"cpu-fitted"' in world.read_text().splitlines()[0]
     serving = build(ServeOptions(runner="model", device=str(profile)), {"model": "tiny"})

@@ -40,7 +40,7 @@ def assert_equal(fused: Transcript, plain: Transcript) -> None:
 def test_equal_under_pressure(admission: str, reserve: str, chunked: bool) -> None:
     """A pool that is too small, so that heads block, promises run out and requests are preempted."""
     table = {
-        "admission": admission, "reserve": reserve, "chunked_prefill": chunked, "kv_pool_tokens": 9_000,
+        "admission": admission, "reserve": reserve, "chunked_prefill": chunked, "kv_pool_tokens": 8_992,
         "max_num_seqs": 12, "watermark_ratio": 0.03,
     }  # fmt: skip
     load = {"seed": 5, "rate_per_s": 9.0, "seconds": 20.0, "prompt": (20, 3000), "output": (20, 300)}

@@ -316,7 +316,7 @@ def test_the_real_runner_serves_static_batches_too() -> None:
 )
 def test_fused_and_plain_runs_are_equal_under_each_policy(policy: dict[str, Any], admission: str) -> None:
     def run(fuse: bool) -> Transcript:
-        engine = make_engine(kv_pool_tokens=9_000, max_num_seqs=10, admission=admission, reserve="prompt", **policy)
+        engine = make_engine(kv_pool_tokens=8_992, max_num_seqs=10, admission=admission, reserve="prompt", **policy)
         draw = np.random.default_rng(7)
         at = 1000.0 + np.add.accumulate(draw.exponential(0.13, 120))
         prompts, outputs = draw.integers(20, 3000, 120), draw.integers(20, 300, 120)

@@ -17,7 +17,7 @@ BODY_LIMIT = 64 << 10
 
 @pytest.fixture(scope="module")
 def live():
-    with live_engine(ServeOptions(max_body_bytes=BODY_LIMIT), kv_pool_tokens=4096, max_model_len=8192) as engine:
+    with live_engine(ServeOptions(max_body_bytes=BODY_LIMIT), kv_pool_tokens=4096) as engine:
         yield engine
 
 
@@ -48,7 +48,7 @@ WRONG = {
     "an empty stop string": (COMPLETIONS, {"prompt": "a", "stop": ""}, 400, "stop"),
     "usage in a stream that is none": (COMPLETIONS, {"prompt": "a", "stream_options": {}}, 400, "stream_options"),
     "another model": (COMPLETIONS, {"prompt": "a", "model": "gpt-9"}, 404, "model"),
-    "beyond the context": (COMPLETIONS, {"prompt": "a" * 8000, "max_tokens": 500}, 400, "prompt"),
+    "beyond the context": (COMPLETIONS, {"prompt": "a", "max_tokens": 500_000}, 400, "prompt"),
     "beyond the KV pool": (COMPLETIONS, {"prompt": "a" * 4000, "max_tokens": 500}, 400, None),
     "no messages": (CHAT, {"messages": []}, 400, "messages"),
     "a message that is text": (CHAT, {"messages": ["hi"]}, 400, "messages"),

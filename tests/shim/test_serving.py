@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -202,6 +203,12 @@ WRONG_OPTIONS = {
     "a fault without times": (["--fault", "hung_step"], "at_s"),
     "a fault that is no number": (["--fault", "crash:at_s=soon"], "crash:at_s=soon"),
     "a folder without a config": (["--model", "{tmp}"], "config.json"),
+    "blocks that do not divide the pool": (["--kv-pool-tokens", "1000", "--block-tokens", "24"], "use 984 or 1008"),
+    "a pool smaller than a request": (["--kv-pool-tokens", "1600", "--max-model-len", "1601"], "max_model_len (1601)"),
+    "a ring where no folder can be": (["--ring-dir", "{tmp}/file/ring"], "file/ring"),
+    "an address of nobody": (["--host", "300.1.1.1"], "300.1.1.1"),
+    "a receiver that is no address": (["--otlp-endpoint", "localhost:4318"], "otlp_endpoint"),
+    "an end that is no token": (["--eos-token-id", "512"], "eos_token_id 512"),
     "a 70b model on one card": (["--runner", "model", "--model", "70b", "--device", "h100"], "tensor_parallel"),
 }
 
@@ -209,11 +216,29 @@ WRONG_OPTIONS = {
 @pytest.mark.parametrize(("arguments", "named"), WRONG_OPTIONS.values(), ids=WRONG_OPTIONS.keys())
 def test_wrong_options_end_with_exit_code_2_and_a_name(arguments, named, tmp_path):
     """Before anything listens: exit 2, and the message names what is wrong."""
+    (tmp_path / "file").touch()
     result = CliRunner().invoke(
         cli.main, ["serve", *(argument.replace("{tmp}", str(tmp_path)) for argument in arguments)]
     )
     assert result.exit_code == 2
     assert named in result.output
+
+
+def test_a_port_that_is_taken_is_named_at_once():
+    """Before a model is loaded: exit 2 with the address."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        result = CliRunner().invoke(cli.main, ["serve", "--port", str(port), "--model", "nothing is loaded"])
+    assert result.exit_code == 2
+    assert f"127.0.0.1:{port}: Address already in use" in result.output
+
+
+def test_the_longest_request_is_only_held_to_the_pool_where_it_was_asked_for():
+    """The default length is more than a small pool holds; blocks of any size make a pool of their own."""
+    serving = build(ServeOptions(), {"block_tokens": 24})
+    assert serving.engine.settings.kv_pool_tokens % 24 == 0
+    assert serving.model.max_model_len > serving.model.kv_capacity_tokens
+    build(ServeOptions(), {"kv_pool_tokens": 160, "max_model_len": 161, "accept_oversized": True})
 
 
 def test_every_setting_is_an_option_with_help():

@@ -51,6 +51,12 @@ def test_a_longer_duration_stretches_the_scenario():
         ([*SHORT, "--set", "nonsense"], "--set nonsense: needs KEY=VALUE"),
         ([*SHORT, "--cure"], "healthy_long_prefill.toml: cure: is missing"),
         ([*SHORT, "--set", "engine.model=70b"], "leaves no room for KV"),
+        ([*SHORT, "--set", "engine.kv_pool_tokens=1000"], "block_tokens (16) does not divide kv_pool_tokens (1000)"),
+        (
+            ["batch_thrashing", "--set", "engine.max_model_len=131000"],
+            "max_model_len (131000) is more than the KV pool",
+        ),
+        (["batch_thrashing", "--set", "load[0].prompt_tokens=150000"], "the shortest request of load 'short' needs"),
         ([*SHORT, "--out", "/no/such/folder/x"], "/no/such/folder/x: No such file"),
         ([*SHORT, "--device", "abacus"], "device 'abacus' is not known"),
     ],
