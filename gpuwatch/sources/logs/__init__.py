@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from .read import LogRead, read_log
+from .source import LogSource
 
-__all__ = ["LogRead", "read_log"]
+__all__ = ["LogRead", "LogSource", "read_log"]

@@ -48,7 +48,7 @@ NOTICES: dict[str, str] = {
     "request": "one finished request (total_seconds, queue_seconds, inference_seconds, validation_seconds, …)",
     "request_failed": "a request failed in the engine (batch_size)",
     "grammar": "a request with a grammar waited (queue_seconds, validation_seconds)",
-    "step": "one step (seconds, context_tokens, generation_tokens, context_requests, generation_requests, device_seconds)",
+    "step": "one step (seconds, context_tokens, generation_tokens, context_requests, generation_requests)",
     "spec_decode": "speculation (mean_acceptance_length, accepted, drafted, acceptance_ratio)",
     # the start, in seconds
     "weights_loaded": "weights are loaded (seconds)",

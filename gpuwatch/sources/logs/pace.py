@@ -10,37 +10,14 @@ from __future__ import annotations
 import math
 
 from .found import Stats
+from .rise import Rise
 from .silence import POLICIES, Policy
 
 LONGEST_HOLD_S = 7200.0
-"""A silence is told for so long at most: whoever wants more has an hours-old log."""
+"""Offline, a silence is told for so long at most."""
+_LATE_SECONDS = 60
+"""Live, so many seconds are told at once at most, as after a pause of the machine."""
 _SLOWEST_S = 60.0
-
-
-class _Rise:
-    """A counter's way: `told` so far, and `due` more, evenly until `until`."""
-
-    def __init__(self) -> None:
-        self.told = 0.0
-        self.due = 0.0
-        self.since = self.until = -math.inf
-        self.line_at = math.nan
-        self.gap_s = math.nan
-
-    def at(self, t: float) -> float:
-        if t >= self.until:
-            return self.told + self.due
-        if t <= self.since:
-            return self.told
-        return self.told + self.due * (t - self.since) / (self.until - self.since)
-
-    def settle(self, t: float) -> float:
-        """What has been told by `t` becomes the base; returns what is still due."""
-        now = self.at(t)
-        rest = self.told + self.due - now
-        self.told, self.due = now, 0.0
-        self.since = self.until = t
-        return rest
 
 
 class Pace:
@@ -48,11 +25,12 @@ class Pace:
 
     def __init__(self, policy: str, lookback: bool) -> None:
         self.policy: Policy = POLICIES[policy]
+        self._policy_name = policy
         self.gauges: dict[str, float] = {}
         self.line_at = math.nan
         self.diluted = 0
         self._lookback = lookback
-        self._rises: dict[str, _Rise] = {}
+        self._rises: dict[str, Rise] = {}
         self._moved = False
         self._gap_s = math.nan
         self._second = -math.inf  # the last whole second that has been told
@@ -62,17 +40,16 @@ class Pace:
         self.policy = POLICIES[stats.policy]
         gap = at - self.line_at
         is_line = bool(stats.rates) or "req_running" in stats.gauges or not self.policy.held
-        rates = self._undiluted(at, stats)
-        if self._lookback:
-            self._spread_back(at, rates)
-        rows = self.rows(at)
-        self.gauges.update({n: v for n, v in stats.gauges.items() if not (n.endswith("_per_second") and not rates)})
-        if not self._lookback:
-            self._spread_ahead(at, rates)
+        early = None if self._lookback else self.rows(at)
+        good = self._take_rates(at, stats)
+        rows = self.rows(at) if early is None else early
+        self.gauges.update(stats.gauges)
+        if not good:
+            self.gauges = {name: value for name, value in self.gauges.items() if not name.endswith("_per_second")}
         for name, more in stats.counts.items():
-            self._rise(name).told += more
+            self._rise(name).add(more)
         for name, total in stats.totals.items():
-            self._rise(name).told = total
+            self._rise(name).set(total)
         if is_line:
             self._moved = any(rate > 0 for rate in stats.rates.values())
             if 0 < gap < 4 * self.usual_gap_s + 1:
@@ -87,7 +64,11 @@ class Pace:
         if math.isnan(self.line_at) or not self.policy.held:
             return []
         first = max(self._second, math.floor(self.line_at)) + 1
-        last = min(math.ceil(until) - 1, math.floor(self.line_at + LONGEST_HOLD_S))
+        last = math.ceil(until) - 1
+        if self._lookback:
+            last = min(last, math.floor(self.line_at + LONGEST_HOLD_S))
+        else:
+            first = max(first, last - _LATE_SECONDS)
         rows = []
         for second in range(int(first), int(last) + 1):
             if not self._vouches(second):
@@ -101,6 +82,14 @@ class Pace:
         self.line_at = math.nan
         for rise in self._rises.values():
             rise.line_at = math.nan
+
+    def resumed(self, line_at: float, now: float) -> Pace:
+        """A live pace that goes on from `now` as if it had read the last line at `line_at`. Counters begin at zero."""
+        pace = Pace(self._policy_name, lookback=False)
+        pace.policy, pace.gauges, pace.line_at = self.policy, dict(self.gauges), line_at
+        pace._moved, pace._gap_s, pace._second = self._moved, self._gap_s, math.ceil(now) - 1
+        pace._rises = {name: rise.resumed() for name, rise in self._rises.items()}
+        return pace
 
     @property
     def usual_gap_s(self) -> float:
@@ -122,57 +111,20 @@ class Pace:
 
     def _row(self, t: float) -> dict[str, float]:
         row = dict(self.gauges)
-        if (
-            not self._in_reach(t) and self.policy.silence != "events"
-        ):  # nothing moves any more: the rate of the last line is over
+        over = not self._in_reach(t) and self.policy.silence != "events"
+        if over:  # nothing moves any more, at no rate
             row.update(dict.fromkeys((n for n in row if n.endswith("_per_second")), 0.0))
-        row.update((name, rise.at(t)) for name, rise in self._rises.items())
+        row.update((name, rise.value(t)) for name, rise in self._rises.items())
         return row
 
-    def _rise(self, name: str) -> _Rise:
-        return self._rises.setdefault(name, _Rise())
+    def _rise(self, name: str) -> Rise:
+        return self._rises.setdefault(name, Rise())
 
-    def _undiluted(self, at: float, stats: Stats) -> dict[str, float]:
-        """The rates that are rates: not those that count over a pause in which nothing was printed."""
-        if not self.policy.dilutes:
-            return stats.rates
-        kept = {}
+    def _take_rates(self, at: float, stats: Stats) -> bool:
+        """False where the line's rates count over a pause."""
+        good = True
         for name, rate in stats.rates.items():
-            rise = self._rise(name)
-            gap = at - rise.line_at
-            usual = self.policy.interval_s if math.isnan(rise.gap_s) else rise.gap_s
-            first, rise.line_at = math.isnan(gap), at
-            if not first and gap > max(4 * usual, usual + 4):
+            if not self._rise(name).take(at, rate, self.policy, self._lookback):
                 self.diluted += 1
-                rise.settle(at)
-                continue
-            if not first and gap > 0:
-                rise.gap_s = usual + 0.3 * (gap - usual)
-            kept[name] = rate
-        return kept
-
-    def _span_s(self, at: float) -> float:
-        """The time that a line's rates were measured over: since the line before, unless that was a pause."""
-        gap = at - self.line_at
-        usual = self.usual_gap_s
-        return gap if 0 < gap <= 1.6 * usual + 1 else usual
-
-    def _spread_back(self, at: float, rates: dict[str, float]) -> None:
-        first = math.isnan(self.line_at)
-        span = self._span_s(at)
-        for name, rate in rates.items():
-            rise = self._rise(name)
-            rise.settle(at)
-            rise.since, rise.until = at - span, at
-            if first:
-                rise.told += rate * span
-            else:
-                rise.due = rate * span
-
-    def _spread_ahead(self, at: float, rates: dict[str, float]) -> None:
-        span = self._span_s(at)
-        for name, rate in rates.items():
-            rise = self._rise(name)
-            rest = rise.settle(at)
-            rise.due = rate * span + rest
-            rise.since, rise.until = at, at + self.usual_gap_s
+                good = False
+        return good

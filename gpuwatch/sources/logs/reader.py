@@ -85,6 +85,29 @@ class LogReader:
         for rank, pace in self._paces.items():
             self.told.add_rows(rank, pace.rows(until))
 
+    def end(self) -> None:
+        """Nothing more will come: what was said last does not stand any more."""
+        for pace in self._paces.values():
+            pace.end()
+
+    def take_over(self, before: LogReader, written_at: float, now: float) -> None:
+        """Go on where another reader ended whose last line was written at `written_at`: facts, and numbers by rank."""
+        facts = before.told.facts
+        if facts:
+            self.told.add_facts(now, facts)
+        ended_at = before.timeline.now
+        for rank, pace in before._paces.items():
+            age_s = ended_at - pace.line_at
+            if not math.isnan(age_s):
+                self._paces[rank] = pace.resumed(written_at - age_s, now)
+        self._pids, self._prefixes, self._slots = before._pids, before._prefixes, before._slots
+
+    def forget_rows(self) -> None:
+        """Drop readings and notices that nobody wants; facts stay."""
+        self.told.rows.clear()
+        self.told.notices.clear()
+        self.told.histograms.clear()
+
     def take_told(self) -> Told:
         """What has been told since the last call."""
         told, self.told = self.told, Told()
