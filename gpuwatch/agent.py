@@ -25,6 +25,7 @@ from .serving import HttpServer, bind
 from .sinks.delivery import Delivery, Sink
 from .sources.changes import ChangesSource
 from .sources.dcgm import DcgmSource
+from .sources.devices import device_sources
 from .sources.engine import EngineSource
 from .sources.host import HostSource
 from .sources.poll import Clock, Poller, Source
@@ -127,6 +128,7 @@ def build_sources(config: Config, clock: Clock, host: str) -> list[Source]:
         if target.gpu_url:
             sources.append(DcgmSource(target.gpu_url, clock, hertz=config.lanes.gpu_hz))
     sources += rings.values()
+    sources += device_sources(config.gpu, clock, host, config.lanes.gpu_hz)
     if config.host:
         sources += _host_sources(config, clock, host)
 

@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
@@ -106,6 +106,20 @@ class Lanes(_Strict, frozen=True):
     timeout_s: Positive = 2.0
 
 
+class Gpu(_Strict, frozen=True):
+    """Devices through their drivers' libraries. "auto": on where the library can be loaded.
+
+    `usage_hz` is how often utilisation and memory are asked, `lanes.gpu_hz` clocks, power, throttling and activity.
+    """
+
+    nvml: bool | Literal["auto"] = "auto"
+    amd: bool | Literal["auto"] = "auto"
+    intel: bool | Literal["auto"] = "auto"
+    usage_hz: Annotated[float, msgspec.Meta(ge=0.5, le=5)] = 1.0
+    slow_every_s: Annotated[float, msgspec.Meta(ge=1)] = 10.0
+    processes_every_s: Annotated[float, msgspec.Meta(ge=10)] = 10.0
+
+
 class Bounds(_Strict, frozen=True):
     """What is cut, and where. Each cut is counted in `gpuwatch_agent_dropped_total{what}`."""
 
@@ -145,6 +159,7 @@ class Config(_Strict, frozen=True):
     webhook: Webhook | None = None
     jsonl: Jsonl | None = None
     lanes: Lanes = Lanes()
+    gpu: Gpu = Gpu()
     bounds: Bounds = Bounds()
 
     def slo_for(self, model: str) -> Slo:

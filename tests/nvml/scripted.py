@@ -102,7 +102,7 @@ class ScriptedNvml:
         self.taken = 0.0
         self.gate: dict[str, threading.Event] = {}  # symbol → it blocks until set
         self.entered = threading.Event()
-        self.nvmlErrorString = lambda code: b"scripted"
+        self.nvmlErrorString = lambda _code: b"scripted"
 
     def install(self, monkeypatch):
         """Put this in the place of the loaded library, for one test."""

@@ -95,7 +95,8 @@ def test_a_container_that_lost_its_device_rule_is_a_lost_driver(install):
     nvml.start = 999
     for _ in range(100):
         said = looker.look()
-        assert said.error is not None and not said.events
+        assert said.error is not None
+        assert not said.events
         assert readings(said, "GPU-b") == {"gpu_up": 0.0}
     nvml.start = one.lost = two.lost = 0
     heard = [event for _ in range(61) for event in events(looker.look())]
@@ -158,7 +159,8 @@ def test_without_a_library_there_is_an_error_and_no_crash(monkeypatch):
 def test_no_devices_is_an_answer(install):
     _, looker = install()
     said = looker.look()
-    assert said.error is None and not said.frames
+    assert said.error is None
+    assert not said.frames
     assert [info.labels["gpus"] for info in said.info] == ["0"]
 
 
@@ -228,5 +230,7 @@ def test_polls_go_through_the_loop_like_those_of_any_source(install):
 
     batch = asyncio.run(story())
     assert (batch.source, batch.role, batch.subject) == ("nvml", "gpu", Subject(host="node7"))
-    assert batch.error is None and batch.frames and facts(batch)["model"]
+    assert batch.error is None
+    assert batch.frames
+    assert facts(batch)["model"]
     assert isinstance(looker.clock, HandClock)

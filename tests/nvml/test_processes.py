@@ -39,14 +39,15 @@ def test_shares_are_means_of_the_samples_since_the_last_list(install):
     gpu.utilisation.append((42, 300, 90))
     looker.look(20)
     found = listed(looker)
-    assert math.isnan(found[41].sm_ratio) and found[42].sm_ratio == 0.9
+    assert math.isnan(found[41].sm_ratio)
+    assert found[42].sm_ratio == 0.9
 
 
 def test_an_error_that_says_success_means_no_new_samples(install):
     """The binding raises an error with the value 0 for an empty list; it is no failure, and it is asked again."""
     gpu = hopper()
     gpu.utilisation = []
-    nvml, looker = install(gpu)
+    _nvml, looker = install(gpu)
     said = looker.look()
     assert readings(said)["gpu_processes"] == 1
     assert math.isnan(listed(looker)[4242].sm_ratio)

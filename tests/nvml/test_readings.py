@@ -140,7 +140,8 @@ def test_missing_permission_is_said_once_and_not_asked_again(install):
     nvml, looker = install(gpu)
     said = looker.look()
     denied = facts(said)["no_permission"]
-    assert "nvmlDeviceGetPowerUsage" in denied and "nvmlGpmQueryDeviceSupport" in denied
+    assert "nvmlDeviceGetPowerUsage" in denied
+    assert "nvmlGpmQueryDeviceSupport" in denied
     later = [looker.look() for _ in range(20)]
     assert not any(facts(said) for said in later)
     assert nvml.calls["nvmlDeviceGetPowerUsage"] == nvml.calls["nvmlGpmQueryDeviceSupport"] == 1
@@ -163,7 +164,8 @@ def test_a_passing_error_costs_one_reading(install):
     looker.look()
     gpu.answers["nvmlDeviceGetPowerUsage"] = Code(999)
     values = looker.values()
-    assert values["gpu_up"] == 1.0 and "gpu_power_watts" not in values
+    assert values["gpu_up"] == 1.0
+    assert "gpu_power_watts" not in values
     gpu.answers["nvmlDeviceGetPowerUsage"] = 100_000
     assert looker.values()["gpu_power_watts"] == 100.0
 
@@ -239,7 +241,8 @@ def test_link_counters_become_bytes_a_second(install):
     looker.look()
     gpu.fields |= {197: 10_000, 198: 20_000, (138, 0xFFFFFFFF): 1_000, (139, 0xFFFFFFFF): 2_000}
     values = looker.values(10.0, source="nvml-slow")
-    assert values["gpu_pcie_tx_bytes_per_second"] == 1000 and values["gpu_pcie_rx_bytes_per_second"] == 2000
+    assert values["gpu_pcie_tx_bytes_per_second"] == 1000
+    assert values["gpu_pcie_rx_bytes_per_second"] == 2000
     assert values["gpu_nvlink_tx_bytes_per_second"] == 102_400
     newer = hopper("GPU-b")
     newer.fields = {(202, 0xFFFFFFFF): 0, (204, 0xFFFFFFFF): 0}
@@ -264,4 +267,5 @@ def test_utilisation_of_all_devices_is_never_asked_in_place_of_activity(install)
     looker.look()
     said = looker.look()
     sources = {frame.source: set(frame.names) for frame in said.frames}
-    assert "gpu_util_ratio" in sources["nvml"] and "gpu_sm_active_ratio" in sources["gpm"]
+    assert "gpu_util_ratio" in sources["nvml"]
+    assert "gpu_sm_active_ratio" in sources["gpm"]

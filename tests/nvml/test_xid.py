@@ -112,7 +112,7 @@ def test_a_changed_cut_is_looked_at_when_the_driver_says_so(install):
 def test_a_wait_that_fails_is_not_repeated_at_once(install):
     """A lost device makes every wait fail; that must not cost a core."""
     nvml, looker = install(hopper(), hopper("GPU-b"))
-    nvml._nvmlEventSetWait_v2 = lambda *arguments: (nvml.drained.set(), Code(15))[1]
+    nvml._nvmlEventSetWait_v2 = lambda *_: (nvml.drained.set(), Code(15))[1]
     looker.look()
     assert nvml.drained.wait(10)
     looker.look()
