@@ -75,6 +75,7 @@ class History:
         self.info: dict[str, str] = {}
         self.first_seen_at = math.nan
         self.seen_at = math.nan  # last answer of any source
+        self.asked_at = math.nan  # last look at it, answered or not
         self.refused = False  # the page refuses, which is more than being slow
         self.error_since: dict[str, float] = {}  # role -> since when its polls fail
         self.order: dict[str, tuple[str, ...]] = {}
@@ -83,6 +84,7 @@ class History:
 
     def ingest(self, batch: Batch) -> None:
         """Take what the batch says of this subject."""
+        self.asked_at = batch.received_at
         if batch.error is not None and batch.subject == self.subject:
             self.error_since.setdefault(batch.role, batch.received_at)
             self.refused = batch.role == "engine" and not any(w in batch.error.lower() for w in SLOW_WORDS)

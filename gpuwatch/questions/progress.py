@@ -44,7 +44,7 @@ def stall(w: Window) -> Stall:
     moving = [w.age(name) for name in WORK[:2] if w.moves(name)]
     if not moving:
         raise Missing("generated_tokens_total", "nothing that must move is shown")
-    quiet_s = min(moving)
+    quiet_s = min(moving) - max(0.0, w.now - w.history.asked_at)  # where nobody looked, silence is none of the engine's
     cadence = max((t.cadence_s for t in w.history.tiers.values() if not math.isnan(t.cadence_s)), default=1.0)
     for_s = quiet_s if inside > 0 and quiet_s > 2 * cadence else 0.0
     return Stall(for_s, inside, math.nan, _learned(w).longest_s, math.nan)
