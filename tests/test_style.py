@@ -25,6 +25,7 @@ MAY_READ_THE_CLOCK = re.compile(
     r"^(gpuwatch/(clock|cli(_\w+)?|top)\.py"
     r"|gpuwatch/demo/"
     r"|engine_shim/(clock|cli|serving|server|worker)\.py"
+    r"|vllm_plugin/gpuwatch_vllm/plugin\.py"
     r"|tests/|scripts/)"
 )
 """Clock modules and the edges where a program meets its user; everything else is told the time."""
@@ -38,7 +39,7 @@ CLOCK_CALLS = {
     ("date", "today"),
 }
 
-PRODUCT = sorted(p for p in tracked("gpuwatch/*.py", "engine_shim/*.py", "dashboards/*.py", "scripts/*.py"))
+PRODUCT = sorted(p for p in tracked("gpuwatch/*.py", "engine_shim/*.py", "dashboards/*.py", "scripts/*.py", "vllm_plugin/*.py"))
 TESTS = sorted(tracked("tests/*.py"))
 
 

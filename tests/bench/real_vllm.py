@@ -102,15 +102,23 @@ def _start(name: str, python: str, model: str, folder: Path) -> Server:
 
 def _wait(server: Server, folder: Path) -> None:
     until = time.monotonic() + START_S
-    while True:
+    while not _answers(server):
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/health", timeout=5):
-                return
-        except OSError:
-            if server.process.poll() is not None or time.monotonic() > until:
-                logs = "\n".join(path.read_text(errors="replace")[-2000:] for path in folder.glob("*.log"))
-                sys.exit(f"vLLM did not come up:\n{logs}")
-            time.sleep(0.5)
+            server.process.wait(0.5)
+            late = True
+        except subprocess.TimeoutExpired:
+            late = time.monotonic() > until
+        if late:
+            logs = "\n".join(path.read_text(errors="replace")[-2000:] for path in folder.glob("*.log"))
+            sys.exit(f"vLLM did not come up:\n{logs}")
+
+
+def _answers(server: Server) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/health", timeout=5):
+            return True
+    except OSError:
+        return False
 
 
 def honoured(server: Server) -> str:
