@@ -6,18 +6,18 @@ import asyncio
 import contextlib
 import fcntl
 import logging
-import os
 import platform
 import signal
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from .clock import WallClock
 from .config import Config, ConfigError, check_rules
-from .desk import Desk, SpanDesk
+from .desk import Desk
 from .model import Subject
 from .pipeline import Pipeline
+from .receivers import grpc_server, span_desk
 from .recorder import Recorder
 from .rules import load_rules
 from .server import Guard, api_app, otlp_app
@@ -31,9 +31,12 @@ from .sources.host import HostSource
 from .sources.poll import Clock, Poller, Source
 from .sources.rings import EngineRings
 from .sources.span_inbox import SpanInbox
-from .sources.spans import SpanDecoder
+from .stacks import StackTaker
 from .store import Store
 from .watch import Watch
+
+if TYPE_CHECKING:
+    from .grpc.server import GrpcServer
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +57,8 @@ class Agent:
         sources = build_sources(config, self.clock, host)
         self.changes = next(s for s in sources if isinstance(s, ChangesSource))
         self.inbox = next(s for s in sources if isinstance(s, SpanInbox))
-        spans = build_spans(config, self.inbox)
+        spans = self.spans = span_desk(config, self.inbox)
+        self.stacks = StackTaker(config.state_path / "stacks", self.changes.pids, keep=config.stacks.keep)
         store = Store(config.state_path / "incidents.db", keep=config.bounds.incidents_kept)
         self.watch = Watch(
             [Poller(source, timeout_s=config.lanes.timeout_s * 1.5) for source in sources],
@@ -67,11 +71,12 @@ class Agent:
             ],
             clock_event=lambda: self.clock.reanchor(host),
             saw=self.changes.saw,
-            pumps=(spans.forwarder,) if spans.forwarder else (),
+            pumps=(self.stacks, *((spans.forwarder,) if spans.forwarder else ())),
+            hear=(self.stacks.hear,) if config.stacks.on_incident else (),
             repost_s=config.alertmanager.repost_s if config.alertmanager else 60.0,
         )
         self.desk = Desk(config, self.watch, self.changes, spans, self.clock.now)
-        self.servers: tuple[HttpServer, ...] = ()
+        self.servers: tuple[HttpServer | GrpcServer, ...] = ()
         self._warming: asyncio.Task[None] | None = None
 
     async def start(self, *, serve: bool = True) -> None:
@@ -124,7 +129,12 @@ def build_sources(config: Config, clock: Clock, host: str) -> list[Source]:
     rings: dict[Subject, EngineRings] = {}
     for target in config.engines:
         ring = rings[Subject(engine=target.name)] = EngineRings(target, config.ring_dir, clock, config.lanes.steps_hz)
-        sources.append(EngineSource(target, clock, None, config.lanes, config.bounds, ring.is_live))
+        if target.url:
+            sources.append(EngineSource(target, clock, None, config.lanes, config.bounds, ring.is_live))
+        if target.log:
+            from .sources.logs import LogSource
+
+            sources.append(LogSource(target.log, Subject(engine=target.name)))
         if target.gpu_url:
             sources.append(DcgmSource(target.gpu_url, clock, hertz=config.lanes.gpu_hz))
     sources += rings.values()
@@ -160,26 +170,6 @@ def build_sinks(config: Config, clock: Clock) -> list[Sink]:
     return sinks
 
 
-def build_spans(config: Config, inbox: SpanInbox) -> SpanDesk:
-    """What becomes of an OTLP export."""
-    names = [target.name for target in config.engines]
-
-    def subject_of(resource: Mapping[str, str]) -> Subject:
-        """The configured engine that a resource means; a lone engine is meant by all."""
-        rank = resource.get("shim.rank", "0")
-        said = (resource.get("service.instance.id", ""), resource.get("service.name", ""))
-        named = next((name for name in said if name in names), None)
-        engine = named or (names[0] if len(names) == 1 else next(filter(None, said), "unknown"))
-        return Subject(engine=engine[:64], rank=int(rank) if rank.isdigit() and len(rank) < 5 else 0)
-
-    forwarder = None
-    if config.forward_traces_url:
-        from .forward import Forwarder
-
-        forwarder = Forwarder(config.forward_traces_url, config.lanes.timeout_s)
-    return SpanDesk(SpanDecoder(subject_of, os.urandom(16)), inbox, forwarder)
-
-
 def _host_sources(config: Config, clock: Clock, host: str) -> list[Source]:
     local = [target for target in config.engines if target.pid]
     if not local:
@@ -187,11 +177,13 @@ def _host_sources(config: Config, clock: Clock, host: str) -> list[Source]:
     return [HostSource(host, clock, Subject(engine=target.name), target.pid, config.lanes.host_hz) for target in local]
 
 
-def _servers(config: Config, desk: Desk) -> tuple[HttpServer, ...]:
+def _servers(config: Config, desk: Desk) -> tuple[HttpServer | GrpcServer, ...]:
     guard = Guard(lambda: _token(config.api_token_file), config.bounds.api_body_bytes)
     limit = config.bounds.otlp_body_bytes
     api = HttpServer(api_app(desk, guard, limit), bind(config.listen, "listen"))
-    return api, HttpServer(otlp_app(desk, limit), bind(config.otlp_listen, "otlp_listen"))
+    servers = api, HttpServer(otlp_app(desk, limit), bind(config.otlp_listen, "otlp_listen"))
+    grpc = grpc_server(config, desk.spans)
+    return servers if grpc is None else (*servers, grpc)
 
 
 def _token(path: str) -> str:

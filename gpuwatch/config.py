@@ -46,10 +46,12 @@ class EngineTarget(_Strict, frozen=True):
     `name` is its stable subject key (default: host:port of the URL). `dialect` is a name from gpuwatch/dialects or
     "auto". `gpus` are UUIDs that it runs on (default: all that are seen). `gpu_url` is a dcgm-exporter page. `ring` is
     a step ring file (default: in `ring_dir`, `<name>-<rank>.ring`, or the ring that says this URL's port). `model` chooses
-    the SLO where the engine does not say its model. `pid` lets the host source watch its processes.
+    the SLO where the engine does not say its model. `pid` lets the host source watch its processes. `log` is the file that
+    its log goes to, `-` standard input; one of `url` and `log` is needed.
+    `spans` are resource attributes that mean this engine, all of them: `{"k8s.pod.name" = "vllm-0"}`.
     """
 
-    url: str
+    url: str = ""
     name: str = ""
     dialect: str = "auto"
     gpus: tuple[str, ...] = ()
@@ -57,6 +59,8 @@ class EngineTarget(_Strict, frozen=True):
     ring: str = ""
     model: str = ""
     pid: int = 0
+    log: str = ""
+    spans: dict[str, str] = {}
 
 
 class Maintenance(_Strict, frozen=True):
@@ -90,6 +94,13 @@ class Jsonl(_Strict, frozen=True):
     path: str
     max_bytes: Count = 16 * 1024 * 1024
     keep: Count = 3
+
+
+class Stacks(_Strict, frozen=True):
+    """Python stacks of an engine through py-spy, when an incident opens that a stack can explain; `keep` files."""
+
+    on_incident: bool = True
+    keep: Count = 50
 
 
 class Lanes(_Strict, frozen=True):
@@ -150,6 +161,7 @@ class Config(_Strict, frozen=True):
     warm_up_s: Seconds = 30.0
     listen: str = "127.0.0.1:9400"
     otlp_listen: str = "127.0.0.1:4318"
+    otlp_grpc_listen: str = "auto"
     api_token_file: str = ""
     forward_traces_url: str = ""
     state_dir: str = ""
@@ -158,6 +170,7 @@ class Config(_Strict, frozen=True):
     alertmanager: Alertmanager | None = None
     webhook: Webhook | None = None
     jsonl: Jsonl | None = None
+    stacks: Stacks = Stacks()
     lanes: Lanes = Lanes()
     gpu: Gpu = Gpu()
     bounds: Bounds = Bounds()
@@ -204,7 +217,8 @@ def parse(raw: Mapping[str, Any], origin: str = "config") -> Config:
     except _NoOffsetError as error:
         raise ConfigError(f"{origin}: {error}") from error
     named = tuple(
-        msgspec.structs.replace(engine, name=engine.name or urlsplit(engine.url).netloc) for engine in config.engines
+        msgspec.structs.replace(engine, name=engine.name or urlsplit(engine.url).netloc or _log_name(engine.log))
+        for engine in config.engines
     )
     config = msgspec.structs.replace(config, engines=named)
     for key, problem in _problems(config):
@@ -259,7 +273,10 @@ def _problems(config: Config) -> list[tuple[str, str]]:
     problems: list[tuple[str, str]] = []
     seen: set[str] = set()
     for i, engine in enumerate(config.engines):
-        problems += _url_problem(f"engines[{i}].url", engine.url)
+        if engine.url:
+            problems += _url_problem(f"engines[{i}].url", engine.url)
+        elif not engine.log:
+            problems.append((f"engines[{i}].url", "this key is required where there is no `log`"))
         if engine.gpu_url:
             problems += _url_problem(f"engines[{i}].gpu_url", engine.gpu_url)
         if engine.name in seen:
@@ -277,8 +294,11 @@ def _problems(config: Config) -> list[tuple[str, str]]:
         if sink is not None:
             problems += _url_problem(key, sink.url)
     if config.forward_traces_url:
-        problems += _url_problem("forward_traces_url", config.forward_traces_url)
-    for key, listen in (("listen", config.listen), ("otlp_listen", config.otlp_listen)):
+        problems += _url_problem("forward_traces_url", config.forward_traces_url, ("http", "https", "grpc", "grpcs"))
+    addresses = [("listen", config.listen), ("otlp_listen", config.otlp_listen)]
+    if config.otlp_grpc_listen not in ("", "auto"):
+        addresses.append(("otlp_grpc_listen", config.otlp_grpc_listen))
+    for key, listen in addresses:
         try:
             host_port(listen)
         except ValueError as error:
@@ -286,13 +306,19 @@ def _problems(config: Config) -> list[tuple[str, str]]:
     return problems
 
 
-def _url_problem(key: str, url: str) -> list[tuple[str, str]]:
+def _log_name(log: str) -> str:
+    """What an engine is called that is known by its log only."""
+    return "stdin" if log == "-" else Path(log).stem
+
+
+def _url_problem(key: str, url: str, schemes: tuple[str, ...] = ("http", "https")) -> list[tuple[str, str]]:
     try:
         parts = urlsplit(url)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        good = parts.scheme in schemes and bool(parts.hostname) and (parts.port is None or parts.port > 0)
     except ValueError:
         good = False
-    return [] if good else [(key, f"not an http(s) URL: {url!r}")]
+    kind = "http(s)" if len(schemes) == 2 else "http(s) or grpc(s)"
+    return [] if good else [(key, f"not an {kind} URL: {url!r}")]
 
 
 class _NoOffsetError(ValueError):

@@ -30,36 +30,36 @@ from .watch import Watch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .forward import Forwarder
     from .sources.changes import ChangesSource
-    from .sources.span_inbox import SpanInbox
-    from .sources.spans import SpanDecoder
+    from .span_desk import SpanDesk
 
 _SHARES = {"front": "front_share_ratio", "queue": "queue_share_ratio", "prefill": "prefill_share_ratio"}
+SPAN_REASONS = (
+    "bad_ids",
+    "bad_times",
+    "too_many",
+    "inbox_full",
+    "unknown_engine",
+    "not_requests",
+    "late",
+    "tree_too_large",
+)
+"""Why a span that came is in no request; each is counted under its name."""
+
 _FUTURE_S = 300.0
 _PAST_S = 86_400.0
 
 
-class SpanDesk(msgspec.Struct, frozen=True):
-    """Where spans go: decoded into the inbox, and on to the user's collector where one is configured."""
-
-    decoder: SpanDecoder
-    inbox: SpanInbox
-    forwarder: Forwarder | None = None
-
-
 class Desk:
-    """Answers for one agent. Counts `refused_exports` and `full_inbox` for its metrics."""
+    """Answers for one agent."""
 
     def __init__(
         self, config: Config, watch: Watch, changes: ChangesSource, spans: SpanDesk, now: Callable[[], float]
     ) -> None:
         self.config = config
         self.watch = watch
-        self.refused_exports = 0
-        self.full_inbox = 0
         self._changes = changes
-        self._spans = spans
+        self.spans = spans
         self._now = now
         self._started_at = now()
 
@@ -140,21 +140,9 @@ class Desk:
 
     def take_traces(self, body: bytes, content_type: str, encoding: str) -> tuple[int, bytes, str]:
         """Status, body and content type of the answer to an export."""
-        from .sources.otlp import OtlpError
+        from .otlp_answers import http_answer
 
-        if self._spans.forwarder is not None:
-            self._spans.forwarder.offer(body, content_type, encoding)
-        try:
-            decoded = self._spans.decoder.decode(body, content_type, encoding)
-        except OtlpError as error:
-            self.refused_exports += 1
-            return 400, str(error)[:200].encode(), "text/plain"
-        if not self._spans.inbox.put(decoded):
-            self.full_inbox += 1
-            return 503, b"too many spans wait", "text/plain"
-        if "json" in content_type:
-            return 200, b"{}", "application/json"
-        return 200, b"", "application/x-protobuf"
+        return http_answer(self.spans.take(body, content_type, encoding), content_type)
 
     def _engines(self) -> list[Subject]:
         """Engines that have been seen, and those that should have been."""
@@ -237,7 +225,10 @@ class Desk:
         for poller in watch.pollers:
             what = f"{poller.source.role}_items"
             by_source[what] = by_source.get(what, 0.0) + poller.counts.dropped
-        forwarder = self._spans.forwarder
+            for reason, count in getattr(poller.source, "cut", {}).items():  # a log says what and why
+                what = f"{poller.source.role}_{reason}"
+                by_source[what] = by_source.get(what, 0.0) + count
+        forwarder = self.spans.forwarder
         return {
             **by_source,
             "seconds_not_judged": watch.counts["failed_ticks"],
@@ -253,7 +244,8 @@ class Desk:
             "store_writes": store["failed_writes"],
             "store_opens": store["failed_opens"],
             "store_corrupt": store["corrupt"],
-            "otlp_exports_refused": self.refused_exports,
-            "otlp_exports_full": self.full_inbox,
+            "otlp_exports_refused": self.spans.counts["refused"],
+            "otlp_exports_full": self.spans.counts["full"],
+            **{f"spans_{reason}": float(self.spans.inbox.reasons[reason]) for reason in SPAN_REASONS},
             "forwarded_exports": forwarder.counts["dropped"] + forwarder.counts["rejected"] if forwarder else 0,
         }

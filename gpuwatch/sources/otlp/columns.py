@@ -31,7 +31,7 @@ class Wanted(msgspec.Struct, frozen=True):
 class SpanColumns:
     """`count` spans. `numbers` are NaN and `texts` b"" where a span does not say; both hold keys that were seen only.
 
-    `ids_good`: trace and span id have their length and are not zero. `names[name[i]]` is the name of span i.
+    `ids_good`: trace and span id have their length, and the latter is not zero. `names[name[i]]` is the name of span i.
     `events` are (row, name, unix nanoseconds).
     """
 

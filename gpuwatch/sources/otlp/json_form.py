@@ -146,7 +146,7 @@ class JsonReader:
         if trace is not None and own is not None and parent is not None:
             columns.trace[row], columns.span[row] = int.from_bytes(trace[8:]), int.from_bytes(own)
             columns.parent[row] = int.from_bytes(parent)
-            columns.ids_good[row] = any(trace) and any(own)
+            columns.ids_good[row] = any(own)
         columns.start_ns[row], columns.end_ns[row] = _time(span.start_time_unix_nano), _time(span.end_time_unix_nano)
         columns.name[row] = columns.name_code(_utf8(span.name or ""))
         kind = _KINDS.get(span.kind, 0) if isinstance(span.kind, str) else span.kind or 0

@@ -48,9 +48,9 @@ class Layout:
         """Write the spans of a block, one a row, into their rows."""
         shape = self.shape
         if shape.trace[1] == 16 and shape.span[1] == 8 and shape.parent[1] in (0, 8):
-            trace, own = _words(block, shape.trace[0], 16, ">u8"), _words(block, shape.span[0], 8, ">u8")[:, 0]
-            columns.trace[rows], columns.span[rows] = trace[:, 1], own
-            columns.ids_good[rows] = trace.any(axis=1) & (own != 0)
+            own = _words(block, shape.span[0], 8, ">u8")[:, 0]
+            columns.trace[rows] = _words(block, shape.trace[0] + 8, 8, ">u8")[:, 0]
+            columns.span[rows], columns.ids_good[rows] = own, own != 0
             if shape.parent[1]:
                 columns.parent[rows] = _words(block, shape.parent[0], 8, ">u8")[:, 0]
         if shape.start >= 0:

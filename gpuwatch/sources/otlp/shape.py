@@ -229,10 +229,10 @@ def _unwanted(shape: Shape, span: bytes, at: int, until: int) -> None:
 def put(columns: SpanColumns, row: int, span: bytes, shape: Shape) -> None:
     """Write one span into its row."""
     if shape.trace[1] == 16 and shape.span[1] == 8 and shape.parent[1] in (0, 8):
-        high, low = struct.unpack_from(">QQ", span, shape.trace[0])
+        (low,) = _UINT64_BIG.unpack_from(span, shape.trace[0] + 8)
         (own,) = _UINT64_BIG.unpack_from(span, shape.span[0])
         columns.trace[row], columns.span[row] = low, own
-        columns.ids_good[row] = bool(high or low) and bool(own)
+        columns.ids_good[row] = bool(own)
         if shape.parent[1]:
             (columns.parent[row],) = _UINT64_BIG.unpack_from(span, shape.parent[0])
     if shape.start >= 0:
