@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from ..model import Alternative, Evidence, Family, Impact, Incident, Symptom, Verdict
+from ..model import Alternative, Evidence, Family, Impact, Incident, Subject, Symptom, Verdict
 from ..rules import load_rules
 from ..rules.families import FAMILY_OF
 from .clue import Clue
@@ -24,17 +24,27 @@ from .weigh import Weighed
 
 JUDGED_S, JUDGED_LOOKS = 150.0, 30
 """A recording of this length, looked at this often, is the rules' to judge."""
+UNPROVEN = 0.6
+"""The confidence of a hang that only time speaks for."""
 _SEVERITY = {"page": 0, "ticket": 1, "info": 2}
 
 
 def merged(verdict: Verdict, found: Sequence[Weighed], s: Sighting) -> Verdict:
     """The verdict with the clues in it, sorted as ever: severity, onset, class."""
-    incidents = list(verdict.incidents)
+    incidents = [i for i in verdict.incidents if not _was_a_gap(i, s)]
     for one in found:
         if not _judged_already(one.clue, verdict, s):
             _add(incidents, one, s)
     incidents.sort(key=lambda i: (_SEVERITY[i.severity], i.onset_at, i.rule))
     return msgspec.structs.replace(verdict, incidents=tuple(incidents))
+
+
+def _was_a_gap(incident: Incident, s: Sighting) -> bool:
+    """A hang that only the silence of a log spoke for, and that a later line with tokens ended: lines are missing there."""
+    if incident.rule != "engine_hang" or incident.resolved_at is None or incident.confidence > UNPROVEN:
+        return False
+    seen = s.sights.get(Subject(incident.subject["engine"], incident.subject["rank"]).key)
+    return seen is not None and {seen.source(name) for name in ("steps_total", "generated_tokens_total")} <= {"", "log"}
 
 
 def _judged_already(clue: Clue, verdict: Verdict, s: Sighting) -> bool:

@@ -137,7 +137,7 @@ def progress(sight: Sight, seen: Sequence[Moment], now: float) -> Progress:
     episode = last_episode(told, lambda m: m.moves is False)
     assert episode is not None
     trusted = "steps_total" in sight.tracks or sight.engine_kind.lower() not in AT_FINISH or _is_log(sight)
-    since = max((m.at for m in told if m.at < episode.first.at), default=episode.first.at)
+    since = max((m.at for m in seen if m.at < episode.first.at), default=episode.first.at)
     # A stats line speaks for the time since the line before. vLLM's says nothing more once it has said 0: silence counts.
     until = now if _is_log(sight) and sight.engine_kind == "vllm" else episode.last.at
     moved = any(m.moves for m in told)

@@ -16,9 +16,10 @@ from .track import Sight
 FULL, ROOM = 0.9, 0.85
 """KV in use from which on admission may fail for want of blocks, and up to which a usual request finds room."""
 STANDS_S = 15.0
-FEW = 8.0
-SHARE = 0.25
-"""At a single look a queue counts from eight requests and a quarter of the batch on: fewer may have just arrived."""
+FEW, SHARE = 8.0, 0.25
+FEWEST, HALF = 2.0, 0.5
+"""At a single look a queue counts from eight requests and a quarter of the batch on, or from half of a small batch on: fewer
+may have just arrived."""
 LIMITS = frozenset({4, 8, 16, 24, 32, 48, 64, 96, 100, 128, 160, 192, 200, 256, 320, 384, 512, 768, 1024, 2048, 4096})
 """Batch limits that people and defaults choose."""
 
@@ -100,7 +101,8 @@ def _worth(run: list[Moment]) -> bool:
     if len(run) >= 2 and run[-1].at - run[0].at >= STANDS_S:
         return True
     last = run[-1]
-    return last.running < 1 or last.waiting >= max(FEW, SHARE * known(last.running))
+    running = known(last.running)
+    return running < 1 or last.waiting >= max(FEW, SHARE * running) or last.waiting >= max(FEWEST, HALF * running)
 
 
 def _any(run: list[Moment], rate: str) -> bool | None:

@@ -79,20 +79,19 @@ def weighed(found: Sequence[Clue], s: Sighting) -> list[Weighed]:
             nested.setdefault(id(cause), []).append(clue)
     pictures: dict[tuple[str, str], list[Clue]] = {}
     for clue in free:
-        pictures.setdefault((_place(clue, s), clue.picture), []).append(clue)
-    out = [_named(group, nested) for group in pictures.values()]
-    return _one_unknown([w for w in out if w is not None])
+        pictures.setdefault((_place(clue), clue.picture), []).append(clue)
+    return _one_unknown([_named(group, nested) for group in pictures.values()])
 
 
-def _named(group: list[Clue], nested: dict[int, list[Clue]]) -> Weighed | None:
+def _named(group: list[Clue], nested: dict[int, list[Clue]]) -> Weighed:
     best = group[0]
     others = {c.rule: c.confidence for c in reversed(group[1:]) if c.rule != best.rule}
     for one in best.instead:
         others.setdefault(one.rule, min(one.confidence, best.confidence))
     symptoms = tuple(nested.get(id(best), ()))
-    for one in symptoms:  # what it explains is no rival
-        if one.rule in best.explains and best.confidence >= CERTAIN:
-            others.pop(one.rule, None)
+    if best.confidence < CERTAIN:  # too unsure of itself to explain others away
+        others |= {c.rule: c.confidence for c in symptoms}
+        symptoms = ()
     others.pop("healthy", None)
     rivals = tuple(Alternative(rule, sure) for rule, sure in sorted(others.items(), key=lambda p: (-p[1], p[0]))[:2])
     tied = bool(rivals) and best.confidence < CERTAIN and rivals[0].confidence > best.confidence - TIE
@@ -120,16 +119,17 @@ def _unknown(best: Clue, pair: tuple[Alternative, ...]) -> Clue:
 
 def _one_unknown(found: list[Weighed]) -> list[Weighed]:
     """A riddle beside an answer for the same subject is no second incident."""
-    answered = {w.clue.subject for w in found if w.clue.rule != "unknown" and w.clue.severity != "info"}
-    return [w for w in found if w.clue.rule != "unknown" or w.clue.subject not in answered]
+    answered = {_place(w.clue) for w in found if w.clue.rule != "unknown" and w.clue.severity != "info"}
+    return [w for w in found if w.clue.rule != "unknown" or _place(w.clue) not in answered]
 
 
 def _explains(cause: Clue, clue: Clue) -> bool:
     """Whether one is the symptom of the other: the same subject, or a device or message of the same recording."""
     if clue.rule not in cause.explains or cause.rule == clue.rule:
         return False
-    if cause.confidence < clue.confidence and not cause.named:
-        return cause.confidence >= CERTAIN and cause.subject == clue.subject
+    if cause.confidence < clue.confidence and not (cause.named and not clue.named):
+        mutual = cause.rule in clue.explains
+        return not mutual and not clue.named and cause.confidence >= CERTAIN and cause.subject == clue.subject
     near = cause.subject == clue.subject or not cause.subject.engine or not clue.subject.engine
     return near or cause.picture == "fleet"
 
@@ -139,9 +139,9 @@ def _explained(cause: Clue, causes: Sequence[Clue]) -> bool:
     return any(c is not cause and _explains(c, cause) and not _explains(cause, c) for c in causes)
 
 
-def _place(clue: Clue, s: Sighting) -> str:
-    """Devices and hosts of a lone engine belong to its picture."""
-    return clue.subject.key
+def _place(clue: Clue) -> str:
+    """The ranks of one engine share its picture."""
+    return f"engine/{clue.subject.engine}" if clue.subject.engine else clue.subject.key
 
 
 def _rank(clue: Clue) -> int:

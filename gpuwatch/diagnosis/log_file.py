@@ -8,53 +8,77 @@ whole quarters of an hour brings them together, that is the zone; it is said.
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
-from ..model import Batch
+from ..model import Batch, Info, Subject
 from .content import Content
-from .material import Material, MaterialError
+from .material import Found, Material, MaterialError
+
+if TYPE_CHECKING:
+    from ..sources.logs import LogRead
 
 _QUARTER_S = 900.0
 _FURTHEST_S = 14.5 * 3600.0
 _SLACK_S = 120.0
+_DAY_S = 86_400.0
+_YEAR_S = 365.25 * _DAY_S
 
 
 def read_log_file(content: Content, material: Material, engine: str, *, needed: bool) -> bool:
     """Add a log; False where nothing in it is known (MaterialError if it is `needed`)."""
-    from ..sources.logs import read_log
-
     since, until = material.span
-    hint = since if since == since else content.modified_at()
-    read = read_log(content.lines(), engine, hint if hint == hint else None)
-    items = [(at, batch) for at, batches in read.calls for batch in batches]
-    if not items and not read.engine_kind:
+    read = _read(content, engine, since)
+    if not read.calls and not read.engine_kind:
         if needed:
             raise MaterialError(
                 f"{content.name}: nothing in it is known: no stats line and no message of an engine, no page, no capture"
             )
         return False
-    shift_s = _zone_shift_s([at for at, _ in items], since, until)
+    items = [(at, batch) for at, batches in read.calls for batch in batches]
+    if items and read.engine_kind:
+        at, first = items[0]
+        info = Info(Subject(engine=engine), at, {"engine_kind": read.engine_kind})
+        items[0] = (at, msgspec.structs.replace(first, info=(*first.info, info)))
+    shift_s = _zone_shift_s([read.first_at, read.last_at], since, until) if read.timed else 0.0
     if shift_s:
         items = [(at + shift_s, shifted(batch, shift_s)) for at, batch in items]
-        material.note(f"{content.name}: its clock is {shift_s / 3600:+g} h from the pages': another time zone; shifted")
+        material.note(
+            f"{content.name}: its clock is {-shift_s / 3600:+g} h from the other sources': taken as a time zone"
+        )
     material.items += items
     kind = f"log of {read.engine_kind}" if read.engine_kind else "log of an unknown engine"
-    material.saw(content.name, kind, [at for at, _ in items])
+    times = (read.first_at + shift_s, read.last_at + shift_s) if read.timed else (math.nan, math.nan)
+    material.found.append(Found(content.name, f"{kind}, {read.read} of {read.lines} lines say something", 1, *times))
     for note in read.notes:
         material.note(f"{content.name}: {note}")
+    for what, count in read.dropped.items():
+        material.note(f"{content.name}: {count} {what} were cut")
     if content.cut:
         material.note(f"{content.name}: the file breaks off")
     return True
 
 
-def _zone_shift_s(times: list[float], since: float, until: float) -> float:
+def _read(content: Content, engine: str, since: float) -> LogRead:
+    """The log; dates without a year lie near the other sources, or else not after the file was written."""
+    from ..sources.logs import read_log
+
+    written_at = content.modified_at()
+    hint = since if since == since else written_at
+    read = read_log(content.lines(), engine, hint if hint == hint else None)
+    if since != since and not content.is_stdin and read.timed and read.last_at > written_at + _DAY_S:
+        read = read_log(content.lines(), engine, read.first_at - _YEAR_S)
+    return read
+
+
+def _zone_shift_s(times: Sequence[float], since: float, until: float) -> float:
     """Seconds to add so that the log lies beside what spans `since` to `until`; 0 where it does, or where none fits."""
-    if not times or since != since:
+    first, last = times
+    if since != since or first != first:
         return 0.0
-    first, last = min(times), max(times)
     if first <= until + _SLACK_S and last >= since - _SLACK_S:
         return 0.0
     shift_s = round(((since + until) / 2 - (first + last) / 2) / _QUARTER_S) * _QUARTER_S
@@ -77,8 +101,3 @@ def shifted(batch: Batch, by_s: float) -> Batch:
         "info": tuple(msgspec.structs.replace(i, at=i.at + by_s) for i in batch.info),
     }
     return msgspec.structs.replace(batch, **changes)
-
-
-def overlap(a: tuple[float, float], b: tuple[float, float]) -> bool:
-    """Whether two spans of time share more than a moment."""
-    return not any(map(math.isnan, (*a, *b))) and min(a[1], b[1]) - max(a[0], b[0]) > 1.0

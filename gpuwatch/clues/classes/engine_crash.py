@@ -180,8 +180,8 @@ CAUSES = frozenset(
 
 def _restarts(seen: Sight) -> Iterator[Clue]:
     again = seen.events.get("restart")
-    n = (again.count if again else 0) + seen.said("restarted")
-    if n < 2 or seen.events.get("ambiguous") is not None:
+    n = max(again.count if again else 0, seen.said("restarted"))
+    if n < 3 or seen.events.get("ambiguous") is not None:
         return
     at = min(k.first_at for k in (again, seen.notices.get("restarted")) if k is not None)
     yield Clue(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import pairwise
 
 from ..clue import Clue, instead, not_this, told
 from ..moments import Moment, known, moments
@@ -135,8 +136,8 @@ def _memory(s: Sighting, seen: Sight) -> Iterator[Clue]:
     gained = track.last - track.first
     series = [look["process_memory_bytes"] for _, look in seen.looks if "process_memory_bytes" in look]
     quarters = [series[i * (len(series) - 1) // 4] for i in range(5)]
-    rises = all(b > a for a, b in zip(quarters, quarters[1:], strict=False)) and track.last >= 0.98 * track.greatest
-    even = gained > 0 and min(b - a for a, b in zip(quarters, quarters[1:], strict=False)) > 0.1 * gained
+    rises = all(b > a for a, b in pairwise(quarters)) and track.last >= 0.98 * track.greatest
+    even = gained > 0 and min(b - a for a, b in pairwise(quarters)) > 0.1 * gained
     if not (rises and even) or gained < LEAK_SHARE * track.first:
         return
     done = seen.growth("req_finished_total")

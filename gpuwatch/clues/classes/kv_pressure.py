@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from ..clue import Clue, instead, not_this, told
 from ..moments import Moment, known, moments
@@ -18,8 +19,8 @@ from ..sighting import Sighting
 from ..track import Sight
 
 LONG_TOKENS = 8192.0
-LONG_SHARE = 0.04
-"""A request that holds a twenty-fifth of the pool is long for it: a batch of 25 fills it."""
+LONG_SHARE, HUGE_SHARE = 0.04, 0.1
+"""A request that holds a twenty-fifth of the pool is long for it: a batch of 25 fills it. From a tenth on, few hold it all."""
 HOURS_S = 1800.0
 SOON_S = 600.0
 RAMP_LOOKS = 4
@@ -60,6 +61,8 @@ def _full(seen: Sight, q: Queue) -> Iterator[Clue]:
     )
     if q.looks < 2:
         held, endless, more = min(held, 0.4), min(endless, 0.35), min(more, 0.4)
+    if lengths >= HUGE_SHARE:  # by the numbers few hold it, whatever comes and goes
+        held, more = max(held + 0.1, 0.5), more - 0.1
     who = {
         "long_context_kv_pressure": (
             held,
@@ -98,7 +101,8 @@ def _batch_full(seen: Sight, q: Queue) -> Clue:
         "overload",
         seen.subject,
         sure,
-        f"The batch stands at {at} and {_queue_words(q)}; the cache has room ({q.kv:.0%} used).",
+        f"The batch stands at {at} and {_queue_words(q)}"
+        + ("." if math.isnan(q.kv) else f"; {q.kv:.0%} of the cache is used."),
         q.first.at,
         "batch_full",
         "ticket",
@@ -116,7 +120,7 @@ def _fills(seen: Sight, looks: Sequence[Moment]) -> Iterator[Clue]:
     tail = [m for m in looks[-12:] if not math.isnan(m.kv)]
     if len(tail) < RAMP_LOOKS or tail[-1].kv < 0.8 or tail[-1].running < 1:
         return
-    rises = all(b.kv >= a.kv for a, b in zip(tail, tail[1:], strict=False)) and tail[-1].kv > tail[0].kv
+    rises = all(b.kv >= a.kv for a, b in pairwise(tail)) and tail[-1].kv > tail[0].kv
     constant = all(m.running == tail[0].running for m in tail)
     quiet = all(known(m.prompt) <= 0 and known(m.waiting) < 1 for m in tail)
     span_s = tail[-1].at - tail[0].at

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import pairwise
 
 from ..clue import Clue, counted, instead, not_this, told
 from ..moments import Moment, known, moments
@@ -137,7 +138,7 @@ def _by_messages(seen: Sight, looks: list[Moment]) -> Clue | None:
 
 def _recompute(seen: Sight, looks: list[Moment]) -> Clue | None:
     """Prompts are computed at a full pool while nobody arrives, and those who ran wait again."""
-    for before, now in zip(looks, looks[1:], strict=False):
+    for before, now in pairwise(looks):
         if not (before.kv >= FULL and now.prompt > 0):
             continue
         inside = before.inside - now.inside

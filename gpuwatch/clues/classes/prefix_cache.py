@@ -1,8 +1,9 @@
 """The prefix cache gives nothing: a fact, by itself no incident.
 
-A counter of hits that stays at 0 has three readings: prefixes shorter than a cache block (hybrid models enlarge it to hundreds
-or thousands of tokens), a counter that is not fed on this path, or prompts that share nothing. The counters of all three are equal; time to first
-token of a repeated prompt decides. A ratio over recent lookups moves without any work when a blocked head is looked up again and again.
+A counter of hits that stays at 0 has three readings: prefixes shorter than a cache block (hybrid models enlarge it to
+hundreds or thousands of tokens), a counter that is not fed on this path, or prompts that share nothing. The counters of all
+three are equal; time to first token of a repeated prompt decides. A ratio over recent lookups moves without any work when a
+blocked head is looked up again and again.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ..track import Sight
 ENOUGH_TOKENS = 1000.0
 LARGE_BLOCK = 256.0
 FELL = 0.5
+LINES = 5
 
 
 def clues(s: Sighting) -> Iterator[Clue]:
@@ -29,8 +31,11 @@ def clues(s: Sighting) -> Iterator[Clue]:
 
 def _no_hits(seen: Sight) -> Iterator[Clue]:
     asked, hits = seen.last("prefix_query_tokens_total"), seen.last("prefix_hit_tokens_total")
-    if not (asked >= ENOUGH_TOKENS and hits == 0):
+    track = seen.track("prefix_query_tokens_total")
+    if not (asked >= ENOUGH_TOKENS and hits == 0) or track is None:
         return
+    if seen.source("prefix_query_tokens_total") == "log" and track.count < LINES:
+        return  # a single batch of a log: the first prompt has nothing to hit
     if seen.facts.get("arg_enable_prefix_caching", "").lower() in ("false", "0", "no"):
         return
     block = seen.fact("kv_block_tokens", "block_size")

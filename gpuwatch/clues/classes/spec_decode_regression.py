@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import pairwise
+from statistics import median
 
 from ..clue import Clue, instead, not_this, told
 from ..moments import Moment, moments
@@ -16,60 +18,70 @@ from ..track import Sight
 
 SLOWER = 0.77
 POOR = 0.35
-TOGETHER_S = 2.0
 
 
 def clues(s: Sighting) -> Iterator[Clue]:
     """Every engine that drafts."""
     for seen in s.engines:
-        found = _compared(seen) or _rejected(seen)
+        found = _compared(s, seen) or _rejected(seen)
         if found is not None:
             yield found
 
 
-def _compared(seen: Sight) -> Clue | None:
-    """Looks beside a draft report against looks without one, for the same number of running requests."""
+def _compared(s: Sighting, seen: Sight) -> Clue | None:
+    """A run with drafts against a run without, of this engine or of another in the recording, at the same batch size."""
     said = seen.notices.get("spec_decode")
     if said is None:
         return None
-    looks = [m for m in moments(seen) if m.each > 0]
-    drafted = [m for m in looks if any(abs(m.at - t) <= TOGETHER_S for t in said.times)]
-    plain = [m for m in looks if all(abs(m.at - t) > TOGETHER_S for t in said.times)]
-    pairs = [(d, p) for d in drafted for p in plain if p.running == d.running]
-    if not pairs:
+    drafted = [m for run, drafts in _runs(seen) if drafts for m in run]
+    others = [e for e in s.engines if e is not seen and "spec_decode" not in e.notices]
+    plain = [m for run, drafts in _runs(seen) if not drafts for m in run] + [m for e in others for m in _flowing(e)]
+    sizes = {m.running for m in drafted} & {m.running for m in plain}
+    if not sizes:
         return None
-    d, p = min(pairs, key=lambda pair: pair[0].each / pair[1].each)
+    size = max(sizes, key=lambda n: sum(m.running == n for m in plain))
+    now = median(m.each for m in drafted if m.running == size)
+    was = median(m.each for m in plain if m.running == size)
     length, share = said.last("mean_acceptance_length"), said.last("acceptance_ratio")
-    if d.each > SLOWER * p.each:
+    if now > SLOWER * was:
         return None
-    steps = "" if math.isnan(length) else f" ({_step_ms(d, length):.1f} ms a step against {1000 / p.each:.1f} ms)"
+    steps = "" if math.isnan(length) else f" ({1000 * length / now:.1f} ms a step against {1000 / was:.1f} ms)"
+    pays = f"; {share:.0%} of the drafts are accepted, so drafting and verifying cost more than they save"
     return Clue(
         "spec_decode_regression",
         seen.subject,
         0.65,
-        f"With drafts each running request gets {d.each:.0f} tokens/s, without {p.each:.0f}{steps}"
-        + (
-            f"; {share:.0%} of the drafts are accepted, so drafting and verifying cost more than they save."
-            if share >= 0.5
-            else "."
-        ),
+        f"With drafts each of {size:.0f} running requests gets {now:.0f} tokens/s, without {was:.0f}{steps}"
+        + (f"{pays}." if share >= 0.5 else "."),
         said.first_at,
         "overhead" if share >= 0.5 else "rejected",
         "ticket",
         "speed",
         evidence=(
-            told(seen, "output tokens/s for each that runs", d.each, p.each, "<"),
+            told(seen, "output tokens/s for each that runs", now, was, "<"),
             told(seen, "mean acceptance length", length),
             told(seen, "spec_accept_ratio", share),
-            told(seen, "req_running", d.running),
+            told(seen, "req_running", size),
         ),
-        ruled_out=(not_this("overload", f"{d.running:.0f} run in both"),),
+        ruled_out=(not_this("overload", f"{size:.0f} run in both"),),
         look_next="step time with and without drafts at the usual batch size",
     )
 
 
-def _step_ms(m: Moment, length: float) -> float:
-    return 1000 * length / m.each
+def _flowing(seen: Sight) -> list[Moment]:
+    return [m for m in moments(seen) if m.each > 0]
+
+
+def _runs(seen: Sight) -> list[tuple[list[Moment], bool]]:
+    """The looks of each run of the engine (a restart ends one), and whether it drafted."""
+    restarts = [n.times for n in (seen.events.get("restart"), seen.notices.get("restarted")) if n is not None]
+    cuts = [-math.inf, *sorted({at for times in restarts for at in times}), math.inf]
+    drafts = seen.notices["spec_decode"].times
+    looks = _flowing(seen)
+    return [
+        ([m for m in looks if since <= m.at < until], any(since <= at < until for at in drafts))
+        for since, until in pairwise(cuts)
+    ]
 
 
 def _rejected(seen: Sight) -> Clue | None:

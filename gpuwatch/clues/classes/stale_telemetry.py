@@ -45,7 +45,7 @@ def clues(s: Sighting) -> Iterator[Clue]:
 
 
 def _no_series(s: Sighting, seen: Sight) -> Iterator[Clue]:
-    strange = "recognises" in seen.error or "without engine series" in seen.error
+    strange = any(words in seen.error for words in ("recognises", "no engine series", "HTML page"))
     if not strange or not seen.subject.engine or "req_running" in seen.tracks:
         return
     alive = [o for o in s.gpus if (t := o.track("gpu_util_ratio")) is not None and t.greatest > BUSY]
