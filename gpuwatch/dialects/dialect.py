@@ -155,14 +155,17 @@ class Dialect(msgspec.Struct, frozen=True):
         return (term for reading in readings for choice in reading.choices for term in choice.terms)
 
     def _current(self, signals: Iterable[str], prefix: str, seen: AbstractSet[str]) -> list[str]:
-        """For each signal the names of the first way of reading it that the page allows, of the newest where none is."""
+        """For each signal the names of every way of reading it that the page allows, of the newest where none is.
+
+        Every way: which of them holds may depend on label values that have not been seen yet.
+        """
         names: list[str] = []
         for signal in signals:
             reading = self.signals.get(signal)
             if reading is None:
                 continue
-            chosen = next((choice for choice in reading.choices if choice.is_on(prefix, seen)), reading)
-            names += [_first_seen(term.full_names(prefix), seen) for term in chosen.terms]
+            ways = [choice for choice in reading.choices if choice.is_on(prefix, seen)] or [reading]
+            names += [_first_seen(term.full_names(prefix), seen) for way in ways for term in way.terms]
         return names
 
 

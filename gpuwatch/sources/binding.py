@@ -7,7 +7,7 @@ Computed once a layout; each page then costs a few additions. Series of one rank
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 import msgspec
 
@@ -95,9 +95,16 @@ class RankBinding(msgspec.Struct, frozen=True):
 
 
 def bind(
-    dialect: Dialect, prefix: str, series: Sequence[Series], numbers: RankNumbers | None = None
+    dialect: Dialect,
+    prefix: str,
+    series: Sequence[Series],
+    numbers: RankNumbers | None = None,
+    only: Container[str] | None = None,
 ) -> tuple[tuple[RankBinding, ...], int]:
-    """Bindings by rank and how much could not be read. Series that name no rank go to the lowest."""
+    """Bindings by rank and how much could not be read. Series that name no rank go to the lowest.
+
+    `only` names the signals that a filtered page was asked for: what it was not asked for is not absent from it.
+    """
     if not series:
         return (), 0
     home, keys, bad = homes(dialect, prefix, series, numbers or RankNumbers())
@@ -108,7 +115,7 @@ def bind(
             by_rank[rank].setdefault(one.name, []).append(index)
     bindings = []
     for rank, mine in by_rank.items():
-        binding, unread = _Binder(dialect, prefix, series, mine).bind(rank, keys[rank])
+        binding, unread = _Binder(dialect, prefix, series, mine).bind(rank, keys[rank], only)
         bindings.append(binding)
         bad += unread
     return tuple(bindings), bad
@@ -123,9 +130,10 @@ class _Binder:
         self.series = series
         self.mine = mine
 
-    def bind(self, rank: int, key: tuple[tuple[str, str], ...]) -> tuple[RankBinding, int]:
+    def bind(self, rank: int, key: tuple[tuple[str, str], ...], only: Container[str] | None) -> tuple[RankBinding, int]:
         dialect, mine = self.dialect, self.mine
-        sums = [found for name, reading in dialect.signals.items() if (found := self._sums(name, reading))]
+        wanted = {name: r for name, r in dialect.signals.items() if only is None or name in only}
+        sums = [found for name, reading in wanted.items() if (found := self._sums(name, reading))]
         histograms, bad = [], 0
         for name, distribution in dialect.histograms.items():
             theirs = next((self.prefix + n for n in distribution.names if self.prefix + n + "_bucket" in mine), None)

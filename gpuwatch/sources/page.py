@@ -146,7 +146,8 @@ class EnginePage:
             layout = _Layout(PageReader(self.dialect.sample_names(self.prefix), self._limits))
         reading = layout.reader.read(body)
         if reading.layout != layout.layout:
-            ranks, bad = bind(self.dialect, self.prefix, reading.series, self._numbers)
+            only = FAST_SIGNALS if lane == "fast" else None
+            ranks, bad = bind(self.dialect, self.prefix, reading.series, self._numbers, only)
             known = any(rank.says_something for rank in ranks)
             layout = _Layout(layout.reader, reading.layout, ranks if known else (), bad)
             for rank in layout.ranks:
