@@ -71,7 +71,8 @@ def stages_of(dialect: SpanDialect, facts: dict[str, Floats], start: Floats, end
         prefill = prefill - queue
     before_token = np.nan_to_num(front) + np.nan_to_num(transfer)
     prefill = np.where(np.isnan(prefill), ttft - queue - before_token, prefill)
-    decode = np.where(np.isnan(decode), facts["e2e_s"] - ttft, decode)
+    whole = np.where(np.isnan(facts["e2e_s"]), end - start, facts["e2e_s"])
+    decode = np.where(np.isnan(decode), whole - ttft, decode)
     chained = ~np.isnan(queue) & (prefill >= 0)  # all that lies before the first token is known
     rest = np.where(chained, ttft - queue - prefill - np.nan_to_num(transfer), math.nan)
     front = np.maximum(np.where(np.isnan(front), rest, front), 0.0)
@@ -118,7 +119,7 @@ def painted(
     waits_again = [(at, next((a for a, _ in prefills if a > at), end)) for at in sorted(set(retracted))]
     for stage, a, b in [*slices, *(("requeue", a, b) for a, b in waits_again)]:
         if stage == "queue" and a >= decoding_from:
-            stage = "requeue" if any(at <= a for at in retracted) else "decode"
+            stage = "requeue" if any(since <= a < until for since, until in waits_again) else "decode"
         if b > a and stage in PRECEDENCE:
             marks.append((a, 1, PRECEDENCE.index(stage)))
             marks.append((b, -1, PRECEDENCE.index(stage)))

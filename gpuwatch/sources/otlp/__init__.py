@@ -31,6 +31,8 @@ class ExportReader:
     def read(self, body: bytes, content_type: str, encoding: str = "") -> Export:
         """The spans of an export. OtlpError for anything else; never another error."""
         kind = content_type.partition(";")[0].strip().lower()
+        if not kind:
+            raise OtlpError(f"no content type; {PROTOBUF} and {JSON} are read")
         if kind not in (PROTOBUF, "application/protobuf", JSON):
             raise UnknownFormError(f"content type {kind[:60]!r}; {PROTOBUF} and {JSON} are read")
         body = inflated(body, encoding, self._limits.body_bytes)
