@@ -21,6 +21,7 @@ _DRAFT = re.compile(
     rf"draft acceptance(?: rate)? = +({NUMBER}) \( *(\d{{1,12}}) accepted / +(\d{{1,12}}) generated\)"
     rf"(?:, mean (?:acceptance length|len) = +({NUMBER}))?"
 )
+_SHIFT = re.compile(r"\b(n_keep|n_left|n_discard) = (\d{1,12})")
 _TOO_LONG = re.compile(r"request \((\d{1,12}) tokens\) exceeds the available context size(?: \((\d{1,12}) tokens\))?")
 
 
@@ -68,9 +69,7 @@ def _speed(text: str, at: int) -> tuple[Found, ...]:
 
 
 def _shift(text: str, at: int) -> tuple[Found, ...]:
-    said = pairs(text, at)
-    keys: tuple[str, ...] = ("n_keep", "n_left", "n_discard")
-    detail = {key: text_of(said[key]) for key in keys if key in said}
+    detail = dict(_SHIFT.findall(text[at : at + 200]))
     return (Notice("context_shift", detail),) if detail else ()
 
 

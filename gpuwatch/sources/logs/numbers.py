@@ -10,7 +10,7 @@ _BYTES = {
     "TiB": 2.0**40,
 }  # fmt: skip
 _SECONDS = {"ns": 1e-9, "µs": 1e-6, "μs": 1e-6, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_DURATION = re.compile(r"(\d{1,15}(?:\.\d{1,12})?)(ns|µs|μs|us|ms|s|m|h)\b")
+_DURATION = re.compile(r"(\d{1,15}(?:\.\d{1,12})?)(ns|µs|μs|us|ms|s|m|h)(?![a-z])")
 NUMBER = r"\d{1,15}(?:\.\d{1,15})?"
 """A number as it may stand in a payload: never unbounded, so that no search is."""
 

@@ -12,7 +12,7 @@ import re
 import msgspec
 
 from . import stamps
-from .stamps import CLOCKS, Stamp
+from .stamps import Stamp
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]")
 _ROUNDS = 10
@@ -37,6 +37,7 @@ _TRT_TAGS = re.compile(
     r"(?:\[(?:TRT-LLM|TensorRT-LLM|I|W|E|V|D|F|_torch|_auto_deploy)\]\s?|\[RANK (\d{1,5})\]\s?){1,6}"
 )
 _POD = re.compile(r"(?:\[pod/[\w.\-/]{1,200}\] |[\w.\-]{1,64} {1,40}\| )")
+_CHILD = re.compile(r"\[(\d{2,6})\] (?=\d{1,7}\.\d\d\.\d{3})")
 _BARE_LEVEL = re.compile(rf"\[?{_LEVEL}\]?:?\s{{1,12}}")
 _OF_NAME = re.compile(r"(TP|DP|EP|PP)(\d{1,4})")
 
@@ -92,6 +93,10 @@ def _number(line: Line, text: str, at: int) -> int:
     if made:
         _keep(line, made[0])
         return made[1]
+    made = stamps.process_uptime(text, at, str(line.pid))
+    if made:
+        _keep(line, made[0])
+        return made[1]
     if _EPOCH.match(text, at):
         made = stamps.epoch(text, at)
         if made:
@@ -127,6 +132,10 @@ def _bracket(line: Line, text: str, at: int) -> int:
             elif pattern is _TRT_TAGS and found[1] is not None:
                 line.rank = int(found[1])
             return found.end()
+    child = _CHILD.match(text, at)
+    if child:
+        line.pid = int(child[1])
+        return child.end()
     found = _NCCL_RANK.match(text, at)
     if found and text[found.end() - 1 : found.end()] in (":", " ") and "]:" in found[0]:
         line.tp_rank = int(found[1])
@@ -171,7 +180,7 @@ def _word(line: Line, text: str, at: int) -> int:
 
 def _keep(line: Line, stamp: Stamp) -> None:
     """The most trusted clock of the line counts."""
-    if line.stamp is None or CLOCKS.index(stamp.clock) < CLOCKS.index(line.stamp.clock):
+    if line.stamp is None or stamps.trust(stamp) < stamps.trust(line.stamp):
         line.stamp = stamp
 
 

@@ -7,15 +7,14 @@ logger in local time). Placing them on one axis is Timeline's task.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from functools import lru_cache
-from typing import Literal
 
 import msgspec
 
-Clock = Literal["container", "journal", "own", "boot"]
-CLOCKS: tuple[Clock, ...] = ("container", "journal", "own", "boot")
+Clock = str
+"""One of CLOCKS; uptimes of several processes are `boot:` and a number of theirs."""
+CLOCKS = ("container", "journal", "own", "boot")
 """In the order of trust: the earlier one counts where a line has several."""
 YEARLESS = 2000
 """A leap year, in which dates without a year are kept until a year is known."""
@@ -39,6 +38,7 @@ _NO_YEAR = re.compile(rf"(\d\d)-(\d\d) {_HMS}")
 _GLOG = re.compile(rf"(\d\d)(\d\d) {_HMS}")
 _SYSLOG = re.compile(rf"(?:[A-Z][a-z]{{2}} )?([A-Z][a-z]{{2}}) {{1,2}}(\d{{1,2}}) {_HMS}(?: (\d{{4}}))?")
 _EPOCH = re.compile(r"(\d{9,10})(?:\.(\d{1,9}))?(?!\d)")
+_PROCESS_UPTIME = re.compile(r"(\d{1,7})\.([0-5]\d)\.(\d{3})\.(\d{3}) [DIWE] ")
 _UPTIME = re.compile(r" *(\d{1,10})\.(\d{1,9})")
 
 
@@ -86,13 +86,24 @@ def epoch(text: str, at: int = 0, clock: Clock = "journal") -> tuple[Stamp, int]
     return (Stamp(clock, float(found[0])), found.end()) if found else None
 
 
+def trust(stamp: Stamp) -> int:
+    """The place of a stamp's clock in the order of trust; smaller is better."""
+    return CLOCKS.index(stamp.clock.partition(":")[0])
+
+
+def process_uptime(text: str, at: int, process: str) -> tuple[Stamp, int] | None:
+    """`11.07.572.806 I`, as llama.cpp writes minutes, seconds and parts since its start; several may share a log."""
+    found = _PROCESS_UPTIME.match(text, at)
+    if not found:
+        return None
+    minutes, seconds, milli, micro = (int(group) for group in found.groups())
+    return Stamp(f"boot:{process}", minutes * 60 + seconds + milli / 1e3 + micro / 1e6), found.end()
+
+
 def uptime(text: str, at: int = 0) -> tuple[Stamp, int] | None:
     """`  123.456789`, seconds since the machine started."""
     found = _UPTIME.match(text, at)
     return (Stamp("boot", float(found[0])), found.end()) if found else None
-
-
-Parse = Callable[[str, int], "tuple[Stamp, int] | None"]
 
 
 def _yearless(found: re.Match[str] | None) -> tuple[Stamp, int] | None:

@@ -18,6 +18,7 @@ BACK_S = 60.0
 FORWARD_S = 400 * 86400.0
 """A time further ahead than this is garbage."""
 SAME_S = 5.0
+MOST_CLOCKS = 64
 
 
 class Timeline:
@@ -36,6 +37,9 @@ class Timeline:
         """The time of a line with a stamp."""
         raw = self._unix(stamp)
         if stamp.clock not in self._offsets:
+            if len(self._offsets) >= MOST_CLOCKS:
+                self.counts["garbage"] += 1
+                return self.carry_on()
             self._offsets[stamp.clock] = self._offset(stamp, raw)
             self.timed = True
         at = raw + self._offsets[stamp.clock]
@@ -66,7 +70,7 @@ class Timeline:
         """A clock is laid beside what is known; alone, it is the axis, and an uptime begins where the log does."""
         if not math.isnan(self.now):
             return 0.0 if abs(self.now - raw) < SAME_S else self.now - raw
-        if stamp.clock == "boot" and self._start_at is not None:
+        if stamp.clock.startswith("boot") and self._start_at is not None:
             return self._start_at - raw
         return 0.0
 
