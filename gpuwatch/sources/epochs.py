@@ -89,8 +89,9 @@ class Epochs:
         return ""
 
     def _jumped_back(self, counters: Mapping[str, float]) -> bool:
-        """All counters are, in one step, where they were before the fall: another process's answer."""
-        moved = [name for name, old in self._before.items() if old > 0 and name in counters]
+        """All that fell are, in one step, where they were before the fall: another process's answer."""
+        fallen = [name for name, old in self._before.items() if self._counters.get(name, 0.0) < old]
+        moved = [name for name in fallen if name in counters]
         return bool(moved) and all(
             counters[name] >= self._before[name] and self._counters.get(name, 0.0) <= self._before[name] / 2
             for name in moved
