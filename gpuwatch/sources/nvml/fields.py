@@ -7,6 +7,7 @@ wrap) begins anew and says nothing for that interval. Ids follow nvml.h.
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,8 +18,10 @@ from .library import CLOSED, GONE, INVALID_ARGUMENT, REFUSALS, Library, NvmlErro
 ALL_LINKS = 0xFFFFFFFF
 KIB = 1024.0
 
-_UNION = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-"""Member of the value's union by nvmlValueType_t."""
+_ANSWER = struct.Struct("IIqqii8s")
+"""nvmlFieldValue_t of nvml.h: id, scope, time, latency, type, nvmlReturn, value."""
+_UNION = tuple(struct.Struct(form) for form in ("d", "I", "L", "Q", "q", "i", "H"))
+"""How the value is packed, by nvmlValueType_t."""
 _BLANKS = frozenset({0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
 """All bits set: NVML's "not available"."""
 
@@ -83,26 +86,23 @@ class FieldReader:
             return {}
         values: dict[str, float] = {}
         refused: dict[str, int] = {}
-        for field, answer in zip(self._ask, answers, strict=False):
-            code = answer.nvmlReturn
+        for field, (_, _, _, _, kind, code, packed) in zip(self._ask, _ANSWER.iter_unpack(answers), strict=False):
             if code in GONE or code in CLOSED:
                 raise NvmlError("nvmlDeviceGetFieldValues", code)
             if code in REFUSALS or code == INVALID_ARGUMENT:
                 refused[field.name] = code
             elif code == 0:
-                value = self._value(field, answer, at)
+                value = self._value(field, kind, packed, at)
                 if value == value:
                     values[field.name] = value
         if refused:
             self._refuse(refused)
         return values
 
-    def _value(self, field: Field, answer: Any, at: float) -> float:
-        kind = answer.valueType
+    def _value(self, field: Field, kind: int, packed: bytes, at: float) -> float:
         if not 0 <= kind < len(_UNION):
             return math.nan
-        raw = getattr(answer.value, _UNION[kind])
-        value = number(raw, field.factor)
+        value = number(_UNION[kind].unpack_from(packed)[0], field.factor)
         return self._growth[field.name].per_second(value, at) if field.rate else value
 
     def _refuse(self, refused: dict[str, int]) -> None:

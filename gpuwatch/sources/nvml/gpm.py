@@ -8,7 +8,8 @@ figure has an answer of its own, and NaN is one of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -42,6 +43,10 @@ FIGURES = (
     Figure(60, "gpu_nvlink_rx_bytes_per_second", _MIB),
 )
 
+_HEADER_BYTES, _COLUMNS = 24, 6
+_ANSWERS = struct.Struct("IidPPP" * len(FIGURES))
+"""nvmlGpmMetric_t of nvml.h: id, nvmlReturn, value, three pointers; they follow version, count and two samples."""
+
 
 class Request:
     """The struct that asks for all figures; one serves all devices."""
@@ -51,6 +56,11 @@ class Request:
         self.struct.version, self.struct.numMetrics = _VERSION, len(FIGURES)
         for i, figure in enumerate(FIGURES):
             self.struct.metrics[i].metricId = figure.id
+
+    def answers(self) -> Iterator[tuple[int, float]]:
+        """(nvmlReturn, value) of each figure, read at once: the binding's attributes cost a microsecond each."""
+        told = _ANSWERS.unpack_from(self.struct, _HEADER_BYTES)
+        return zip(told[1::_COLUMNS], told[2::_COLUMNS], strict=True)
 
 
 class Gpm:
@@ -101,15 +111,14 @@ class Gpm:
         return False
 
     def _figures(self) -> dict[str, float]:
-        struct = self._request.struct
-        struct.sample1, struct.sample2 = self._before, self._now
-        self._library.ask("nvmlGpmMetricsGet", struct)
-        values: dict[str, float] = {}
-        for figure, metric in zip(FIGURES, struct.metrics, strict=False):
-            value = metric.value
-            if metric.nvmlReturn == 0 and math.isfinite(value):
-                values[figure.signal] = value * figure.factor
-        return values
+        request = self._request
+        request.struct.sample1, request.struct.sample2 = self._before, self._now
+        self._library.ask("nvmlGpmMetricsGet", request.struct)
+        return {
+            figure.signal: value * figure.factor
+            for figure, (code, value) in zip(FIGURES, request.answers(), strict=True)
+            if code == 0 and math.isfinite(value)
+        }
 
 
 def supports(library: Library, handle: Any) -> None:
