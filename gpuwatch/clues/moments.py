@@ -76,7 +76,13 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 def moments(sight: Sight) -> list[Moment]:
-    """The looks of an engine, oldest first."""
+    """The looks of an engine, oldest first; computed once for all that ask."""
+    if sight.moments is None:
+        sight.moments = _moments(sight)
+    return sight.moments  # type: ignore[return-value]
+
+
+def _moments(sight: Sight) -> list[Moment]:
     held: dict[str, tuple[float, float]] = {}
     before: dict[str, tuple[float, float]] = {}
     out: list[Moment] = []

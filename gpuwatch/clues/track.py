@@ -64,6 +64,23 @@ class Track:
         self.sum += float(values.sum())
         self.count += len(values)
 
+    def add_one(self, at: float, value: float) -> None:
+        """Take one reading, in the order of time; NaN is skipped."""
+        if value != value:
+            return
+        if not self.count:
+            self.first, self.first_at, self.least, self.greatest = value, at, value, value
+        elif value > self.last:
+            self.growth += value - self.last
+            self.moves += 1
+        elif value < self.last:
+            self.falls += 1
+            self.moves += 1
+        self.least, self.greatest = min(self.least, value), max(self.greatest, value)
+        self.last, self.last_at = value, at
+        self.sum += value
+        self.count += 1
+
     @property
     def mean(self) -> float:
         """Mean of the readings, NaN without any."""
@@ -103,7 +120,7 @@ class Notice:
                 seen[text[:80]] += 1
             value = number(text)
             if not math.isnan(value) and (key in self.numbers or len(self.numbers) < NUMBERS):
-                self.numbers.setdefault(key, Track()).add(np.array([at]), np.array([value]))
+                self.numbers.setdefault(key, Track()).add_one(at, value)
 
     def last(self, *keys: str) -> float:
         """The last number under the first of these keys that was told; NaN for none."""
@@ -131,6 +148,7 @@ class Sight:
         self.polls = self.errors = self.empty = 0
         self.error, self.error_at, self.answered_at = "", math.nan, math.nan
         self.first_at = self.last_at = math.nan
+        self.moments: object = None  # what moments.py made of the looks, until the next look
 
     # --- taking --------------------------------------------------------------------------------------------------
 
@@ -141,18 +159,42 @@ class Sight:
 
     def take_frame(self, frame: Frame, look: dict[str, float]) -> None:
         """Readings: into the tracks, and the last row into the present look (which a better source may hold already)."""
+        if len(frame.at) != 1:
+            self._take_rows(frame, look)
+            return
+        at = float(frame.at[0])
+        for name, value in zip(frame.names, frame.values[0].tolist(), strict=True):
+            if value == value and (track := self._track(name, frame.source)) is not None:
+                track.add_one(at, value)
+                look.setdefault(name, value)
+
+    def _take_rows(self, frame: Frame, look: dict[str, float]) -> None:
         for column, name in enumerate(frame.names):
-            if name not in CATALOG or not len(frame.at):
+            track = self._track(name, frame.source) if len(frame.at) else None
+            if track is None:
                 continue
             values = frame.values[:, column]
-            self.tracks.setdefault(name, {}).setdefault(frame.source, Track()).add(frame.at, values)
+            track.add(frame.at, values)
             known = values[~np.isnan(values)]
             if len(known):
                 look.setdefault(name, float(known[-1]))
 
+    def _track(self, name: str, source: str) -> Track | None:
+        """Where a reading goes; None for a name that the catalogue does not know."""
+        told = self.tracks.get(name)
+        if told is None:
+            if name not in CATALOG:
+                return None
+            told = self.tracks[name] = {}
+        track = told.get(source)
+        if track is None:
+            track = told[source] = Track()
+        return track
+
     def take_look(self, at: float, look: dict[str, float]) -> None:
         """What was seen together at this time."""
         self.count += 1
+        self.moments = None
         if self.looks and (self.count - 1) % self.stride:
             self.looks[-1] = (at, look)  # the last one is always the newest
             return

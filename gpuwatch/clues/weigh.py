@@ -43,7 +43,7 @@ CLASSES = (
     "prefix_cache",
 )
 """The modules of classes/, in the order in which a person would ask."""
-TIE = 0.04
+TIE = 0.06
 CERTAIN = 0.55
 IN_TIME_REQUESTS = 10.0
 SPEED_OF_SERVICE = frozenset({"queue", "speed", "service"})

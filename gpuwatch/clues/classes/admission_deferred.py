@@ -92,7 +92,8 @@ def _adapters(seen: Sight) -> Iterator[Clue]:
         "admission_deferred",
         seen.subject,
         sure,
-        f"Adapters take turns: {max(wanted, known(used)):.0f} are wanted, {slots:.0f} fit at once, and {waiting:.0f} requests wait "
+        f"Adapters take turns: {max(wanted, known(used)):.0f} are wanted, {slots:.0f} fit at once, and "
+        f"{waiting:.0f} requests wait "
         "with cache to spare.",
         seen.first_at,
         "adapter",

@@ -122,7 +122,8 @@ def _shift(seen: Sight) -> Iterator[Clue]:
                 "length_shift",
                 seen.subject,
                 0.5,
-                f"The mean of {words} went from {before:.0f} to {after:.0f} tokens ({last.count - first.count:.0f} requests), and {q.waiting:.0f} wait.",
+                f"The mean of {words} went from {before:.0f} to {after:.0f} tokens "
+                f"({last.count - first.count:.0f} requests), and {q.waiting:.0f} wait.",
                 first.at,
                 words,
                 "ticket",

@@ -137,7 +137,8 @@ def _busy_for_others(s: Sighting) -> Iterator[Clue]:
             "gpu_noisy_neighbor",
             gpu.subject,
             0.5,
-            f"Nothing runs in the engine and its device is {work.least:.0%} to {work.greatest:.0%} busy: somebody else works on it.",
+            f"Nothing runs in the engine and its device is {work.least:.0%} to {work.greatest:.0%} busy: "
+            f"somebody else works on it.",
             gpu.first_at,
             "foreign_work",
             "ticket",

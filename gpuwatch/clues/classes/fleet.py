@@ -43,7 +43,8 @@ def _imbalance(s: Sighting, group: list[tuple[Sight, list[Moment]]]) -> Iterator
             "replica_imbalance",
             worst.subject,
             0.7 if share >= 0.9 else 0.6,
-            f"{len(full)} of {len(now)} engines hold {share:.0%} of the queue ({queue:.0f}) at {level.kv:.0%} KV while {len(idle)} have room "
+            f"{len(full)} of {len(now)} engines hold {share:.0%} of the queue ({queue:.0f}) at {level.kv:.0%} "
+            f"KV while {len(idle)} have room "
             f"(mean {mean:.0%}): work is routed by something other than load.",
             min(e.first_at for e, _ in full),
             "router" if len({e.subject.engine for e, _ in now}) > 1 else "ranks",
@@ -77,7 +78,8 @@ def _imbalance(s: Sighting, group: list[tuple[Sight, list[Moment]]]) -> Iterator
             "replica_imbalance",
             worst.subject,
             0.4 + (0.05 if skew >= 1.4 else 0.0),
-            f"{len(full)} ranks are full ({queue:.0f} wait) and hold unlike requests ({known(skew, 1.0):.1f} × the KV of each); whether other ranks "
+            f"{len(full)} ranks are full ({queue:.0f} wait) and hold unlike requests ({known(skew, 1.0):.1f} × "
+            f"the KV of each); whether other ranks "
             "have room is not in what was seen.",
             worst.first_at,
             "ranks",
@@ -103,7 +105,8 @@ def _lost(s: Sighting, group: list[tuple[Sight, list[Moment]]]) -> Iterator[Clue
                 "capacity_loss",
                 seen.subject,
                 0.5,
-                f"{seen.subject.engine} has not answered for {s.last_at - looks[-1].at:.0f} s, and {busy:.0f} requests wait at another engine.",
+                f"{seen.subject.engine} has not answered for {s.last_at - looks[-1].at:.0f} s, and {busy:.0f} "
+                f"requests wait at another engine.",
                 looks[-1].at,
                 "replica_gone",
                 "ticket",
@@ -178,7 +181,8 @@ def _fill_deadlock(seen: Sight) -> Iterator[Clue]:
         "pd_transfer_stall",
         seen.subject,
         0.65 if steady else 0.55,
-        f"The decode side has fetched {fetched:.0f} requests and can receive {fits:.0f}; it goes round waiting for the rest and none advances.{pause}",
+        f"The decode side has fetched {fetched:.0f} requests and can receive {fits:.0f}; it goes round waiting "
+        f"for the rest and none advances.{pause}",
         said.first_at,
         "fill_deadlock",
         "page",
@@ -209,7 +213,8 @@ def _back_pressure(seen: Sight) -> Iterator[Clue]:
         seen.subject,
         0.55 if memory or way >= 20 else 0.45,
         (
-            f"{n:.0f} prefilled requests wait for KV memory on the decode side, which is {kv:.0%} full: back-pressure, not bandwidth."
+            f"{n:.0f} prefilled requests wait for KV memory on the decode side, which is {kv:.0%} full: "
+            f"back-pressure, not bandwidth."
             if memory
             else f"{way:.0f} requests are on their way from prefill to decode and {n:.0f} wait for memory there."
         ),

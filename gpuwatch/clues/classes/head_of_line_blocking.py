@@ -53,7 +53,8 @@ def _clue(seen: Sight, q: Queue, looks: list[Moment]) -> Clue:
         "head_of_line_blocking",
         seen.subject,
         sure,
-        f"{q.waiting:.0f} wait for {q.span_s:.0f} s while {1 - q.kv:.0%} of the cache is free, {q.running:.0f} run and nobody is "
+        f"{q.waiting:.0f} wait for {q.span_s:.0f} s while {1 - q.kv:.0%} of the cache is free, {q.running:.0f} "
+        f"run and nobody is "
         "let in: the head needs more than is free, or the batch is at its limit.",
         q.first.at,
         "kv_admission",

@@ -62,7 +62,8 @@ def _quota(s: Sighting, seen: Sight, looks: list[Moment]) -> Iterator[Clue]:
         "host_cpu_throttling",
         seen.subject,
         min(sure, 0.8 if busy < 0.5 else 0.6),
-        f"The container hit its CPU quota in {ratio:.0%} of the scheduling periods{idle}{waiting}: threads sized from the node's "
+        f"The container hit its CPU quota in {ratio:.0%} of the scheduling periods{idle}{waiting}: threads "
+        f"sized from the node's "
         "cores, not the quota, hold every step up.",
         who.first_at,
         "grammar_compilation" if grammar else "quota",
@@ -111,7 +112,8 @@ def _front_end(s: Sighting, seen: Sight, looks: list[Moment]) -> Iterator[Clue]:
         "frontend_cpu_bottleneck",
         seen.subject,
         0.55 + (0.05 if busy < HALF_IDLE else 0.0),
-        f"Requests wait before they reach the engine: {known(front, share):.2g} of TTFT lies in front of its queue, {max(waiting, default=0.0):.0f} "
+        f"Requests wait before they reach the engine: {known(front, share):.2g} of TTFT lies in front of its "
+        f"queue, {max(waiting, default=0.0):.0f} "
         f"wait inside, and one process uses {cores:.2f} cores.",
         looks[0].at,
         "event_loop",
@@ -147,7 +149,8 @@ def _memory(s: Sighting, seen: Sight) -> Iterator[Clue]:
         "host_memory_leak",
         seen.subject,
         0.5,
-        f"Resident memory rose evenly from {track.first / 2**30:.2f} to {track.last / 2**30:.2f} GiB in {track.span_s / 3600:.1f} h{per}, without a plateau.",
+        f"Resident memory rose evenly from {track.first / 2**30:.2f} to {track.last / 2**30:.2f} GiB in "
+        f"{track.span_s / 3600:.1f} h{per}, without a plateau.",
         track.first_at,
         "resident_memory",
         "ticket",

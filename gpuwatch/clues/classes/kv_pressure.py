@@ -49,7 +49,7 @@ def _full(seen: Sight, q: Queue) -> Iterator[Clue]:
     held = (
         0.3
         + (0.2 if stuck else -0.05 if churns else 0.0)
-        + (0.05 if lengths > LONG_SHARE else 0.0)
+        + (0.1 if lengths > LONG_SHARE else 0.0)
         + (0.05 if q.grows > 0 else 0.0)
     )
     endless = 0.3 + (0.05 if stuck else -0.1) + (0.15 if stays_s >= HOURS_S else 0.0) + (0.15 if cut else 0.0)
@@ -57,7 +57,7 @@ def _full(seen: Sight, q: Queue) -> Iterator[Clue]:
         0.35
         + (0.2 if churns else -0.05 if stuck else 0.0)
         + (0.05 if q.grows > 0 else 0.0)
-        - (0.1 if lengths > LONG_SHARE else 0.0)
+        - (0.15 if lengths > LONG_SHARE else 0.0)
     )
     if q.looks < 2:
         held, endless, more = min(held, 0.4), min(endless, 0.35), min(more, 0.4)
@@ -134,7 +134,8 @@ def _fills(seen: Sight, looks: Sequence[Moment]) -> Iterator[Clue]:
         "long_context_kv_pressure",
         seen.subject,
         0.5,
-        f"{tail[-1].running:.0f} long requests hold {tail[-1].kv:.1%} of the KV pool and grow: it is full in about {left_s:.0f} s. "
+        f"{tail[-1].running:.0f} long requests hold {tail[-1].kv:.1%} of the KV pool and grow: it is full in "
+        f"about {left_s:.0f} s. "
         "Then requests are preempted, and without a prefix cache what they lose is computed again.",
         tail[0].at,
         "pool_fills",

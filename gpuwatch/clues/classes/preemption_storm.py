@@ -48,8 +48,8 @@ def _by_counters(seen: Sight, looks: list[Moment]) -> Clue | None:
         "preemption_storm",
         seen.subject,
         0.7 if livelock or per >= 2 else 0.6,
-        f"{lost:.0f} preemptions against {known(done):.0f} finished requests in {s_of(seen):.0f} s: work is thrown away and done again"
-        + (", and nothing gets through (a livelock)." if livelock else "."),
+        f"{lost:.0f} preemptions against {known(done):.0f} finished requests in {s_of(seen):.0f} s: work is "
+        f"thrown away and done again" + (", and nothing gets through (a livelock)." if livelock else "."),
         seen.first_at,
         "livelock" if livelock else "recompute",
         "ticket",
@@ -149,7 +149,8 @@ def _recompute(seen: Sight, looks: list[Moment]) -> Clue | None:
                 "preemption_storm",
                 seen.subject,
                 0.55 if fell else 0.45,
-                f"Requests went from running back to waiting ({before.running:.0f} → {now.running:.0f}) and {now.prompt:.0f} prompt "
+                f"Requests went from running back to waiting ({before.running:.0f} → {now.running:.0f}) and "
+                f"{now.prompt:.0f} prompt "
                 "tokens/s are computed while nobody has arrived: lost context is computed again.",
                 now.at,
                 "recompute",

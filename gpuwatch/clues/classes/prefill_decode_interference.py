@@ -25,15 +25,15 @@ ROOM = 0.8
 def clues(s: Sighting) -> Iterator[Clue]:
     """Every engine whose decodes wait for prefills."""
     for seen in s.engines:
-        found = _steps(seen) or _throughput(seen)
+        found = _steps(seen) or _throughput(seen, 1 / s.config.slo_for(seen.facts.get("model", "")).tpot_p95_s)
         if found is not None:
             yield found
 
 
-def _throughput(seen: Sight) -> Clue | None:
+def _throughput(seen: Sight, enough_each: float) -> Clue | None:
     looks = moments(seen)
     calm = [m.each for m in looks if m.each > 0 and known(m.prompt) <= 0]
-    starved = [m for m in looks if _starved(m, max(calm, default=math.nan))]
+    starved = [m for m in looks if _starved(m, max(calm, default=math.nan), enough_each)]
     if not starved:
         return None
     worst = min(starved, key=lambda m: m.each)
@@ -46,7 +46,8 @@ def _throughput(seen: Sight) -> Clue | None:
         "prefill_decode_interference",
         seen.subject,
         sure,
-        f"{worst.prompt:.0f} prompt tokens/s are computed and each of {worst.running:.0f} running requests gets {worst.each:.2g} "
+        f"{worst.prompt:.0f} prompt tokens/s are computed and each of {worst.running:.0f} running requests gets "
+        f"{worst.each:.2g} "
         f"tokens/s{was}; nobody waits and the cache has room: prefill chunks stretch every step.",
         starved[0].at,
         "chunked_prefill",
@@ -76,10 +77,11 @@ def _throughput(seen: Sight) -> Clue | None:
     )
 
 
-def _starved(m: Moment, usual: float) -> bool:
+def _starved(m: Moment, usual: float, enough_each: float) -> bool:
+    """Slower than the objective for a token, and a quarter of what is usual without prefill (or slow for anybody)."""
     if not (m.prompt >= FAST_PROMPT and m.running >= 2 and m.kv < ROOM and known(m.waiting) <= 0.5 * m.running):
         return False
-    return m.each < (FALL * usual if not math.isnan(usual) else SLOW_EACH)
+    return m.each < min(enough_each, FALL * usual if not math.isnan(usual) else SLOW_EACH)
 
 
 def _steps(seen: Sight) -> Clue | None:
@@ -98,7 +100,8 @@ def _steps(seen: Sight) -> Clue | None:
         "prefill_decode_interference",
         seen.subject,
         0.6,
-        f"A step with a prefill chunk of {chunk:.0f} tokens takes {longest:.2g} s, one without {shortest:.2g} s; each yields one token "
+        f"A step with a prefill chunk of {chunk:.0f} tokens takes {longest:.2g} s, one without {shortest:.2g} "
+        f"s; each yields one token "
         "for every request in decode.",
         step.first_at,
         "chunked_prefill",

@@ -40,6 +40,8 @@ def _no_hits(seen: Sight) -> Iterator[Clue]:
         return
     block = seen.fact("kv_block_tokens", "block_size")
     large = block >= LARGE_BLOCK
+    if not large and "req_running" in seen.tracks:
+        return  # prompts that share nothing are the usual reason, and nobody asked
     yield Clue(
         "prefix_cache_collapse",
         seen.subject,
@@ -48,7 +50,8 @@ def _no_hits(seen: Sight) -> Iterator[Clue]:
         + (
             f"A block holds {block:.0f} tokens: shorter shared prefixes can never hit. "
             if large
-            else "Prefixes shorter than a block, a counter that is not fed, or prompts that share nothing: these counters cannot tell. "
+            else "Prefixes shorter than a block, a counter that is not fed, or prompts that share nothing: "
+            "these counters cannot tell. "
         )
         + "By itself no incident.",
         seen.first_at,

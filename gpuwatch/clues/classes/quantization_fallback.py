@@ -22,7 +22,8 @@ def clues(s: Sighting) -> Iterator[Clue]:
             "quantization_fallback",
             seen.subject,
             0.75,
-            f"The engine says itself that a slow kernel serves its quantized weights{f' ({method})' if method else ''}: every step is "
+            f"The engine says itself that a slow kernel serves its quantized "
+            f"weights{f' ({method})' if method else ''}: every step is "
             "slower than this model needs, until it is started with another kernel or type.",
             said.first_at,
             method.split(", ")[0] if method else "slow_kernel",

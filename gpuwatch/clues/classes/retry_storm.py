@@ -70,7 +70,8 @@ def _aborts(seen: Sight) -> Iterator[Clue]:
         "retry_storm",
         seen.subject,
         0.5 if queue >= 1 else 0.35,
-        f"{left:.0f} requests were given up by their clients against {done:.0f} that finished; each that comes back is load again.",
+        f"{left:.0f} requests were given up by their clients against {done:.0f} that finished; each that comes "
+        f"back is load again.",
         seen.first_at,
         "aborts",
         "ticket",

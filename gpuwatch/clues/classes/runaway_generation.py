@@ -27,7 +27,8 @@ def clues(s: Sighting) -> Iterator[Clue]:
             "runaway_generation",
             seen.subject,
             0.75 if same or refused else 0.6,
-            f"{shift.count} context shifts{f' in {span_s:.0f} s' if span_s else ''}, all alike: a generation without an end throws "
+            f"{shift.count} context shifts{f' in {span_s:.0f} s' if span_s else ''}, all alike: a generation "
+            f"without an end throws "
             "half of its context away and goes on; its slot is never free"
             + (f", and {refused} requests found no slot." if refused else "."),
             shift.first_at,

@@ -39,7 +39,8 @@ def clues(s: Sighting) -> Iterator[Clue]:
             "step_time_regression",
             seen.subject,
             0.55,
-            f"Since {what} each running request gets {now:.3g} tokens/s, {was:.3g} before, at {load:.2g} times the running requests.",
+            f"Since {what} each running request gets {now:.3g} tokens/s, {was:.3g} before, at {load:.2g} times "
+            f"the running requests.",
             at,
             "change",
             "ticket",
