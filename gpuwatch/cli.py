@@ -224,6 +224,59 @@ def doctor(config_path: str | None, engines: tuple[str, ...], seconds: int, as_j
 
 
 @main.command()
+@click.argument("pid", type=click.IntRange(1))
+@click.option("--record", "seconds", type=click.IntRange(1, 60), help="Sample for so long, into a speedscope file.")
+@click.option("--out", default="stacks.speedscope.json", show_default=True, help="Where --record writes.")
+@click.option("--native", is_flag=True, help="C frames too; the process is stopped for some 100 ms at each look.")
+@_json
+def stacks(pid: int, seconds: int | None, out: str, native: bool, as_json: bool) -> None:
+    """Say where the Python threads of a process stand: three dumps, half a second apart. Locals are never read."""
+    import asyncio
+
+    from .stacks import look, record
+    from .stacks.spy import SpyError
+
+    with bad_input(SpyError):
+        if seconds is not None:
+            size = asyncio.run(record(pid, seconds, out, native=native))
+            click.echo(f"{out}: {size} bytes; open it at https://www.speedscope.app", err=as_json)
+            return
+        found = asyncio.run(look(pid, native=native))
+        if found.unavailable:
+            raise Unusable(f"process {pid}: {found.unavailable}")
+    import msgspec
+
+    click.echo(msgspec.json.encode(found).decode() if as_json else found.text(), nl=as_json)
+
+
+@main.command()
+@click.argument("trace", required=False)
+@click.option("--engine", "url", metavar="URL", help="Have an engine profile itself instead, for --seconds.")
+@click.option("--seconds", default=2, show_default=True, type=click.IntRange(1, 60), help="How long.")
+@click.option("--kernels", default=10, show_default=True, type=click.IntRange(0, 200), help="How many to name.")
+@_json
+def profile(trace: str | None, url: str | None, seconds: int, kernels: int, as_json: bool) -> None:
+    """Summarise a torch profiler TRACE (.json, .json.gz): which classes of kernels take the time, what that proves."""
+    import msgspec
+
+    from . import profiles
+    from .profiles.engine import EngineProfileError, profile_engine
+
+    if bool(trace) == bool(url):
+        raise click.UsageError("give TRACE, or --engine URL")
+    with bad_input(profiles.TraceError, EngineProfileError):
+        if url:
+            click.echo(profile_engine(url, seconds), err=as_json)
+            return
+        devices = profiles.summarise(profiles.read_trace(str(trace)), kernels)
+    found = profiles.readings(devices)
+    if as_json:
+        click.echo(msgspec.json.encode({"devices": devices, "readings": found}).decode())
+    else:
+        click.echo(profiles.render(devices, found), nl=False)
+
+
+@main.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print the shell's completion script: eval "$(gpuwatch completion bash)"."""

@@ -62,6 +62,7 @@ class Watch:
         clock_event: Callable[[], Event | None] = lambda: None,
         saw: Callable[[Info], None] | None = None,
         pumps: Sequence[Pump] = (),
+        hear: Sequence[Callable[[Transition], None]] = (),
         repost_s: float = 60.0,
     ) -> None:
         self.pollers = tuple(pollers)
@@ -76,6 +77,7 @@ class Watch:
         self.warm = False
         self._clock_event = clock_event
         self._saw = saw
+        self._hear = tuple(hear)
         self._repost_s = repost_s
         self._repost_due = 0.0
         self._tidy_due = 0.0
@@ -91,7 +93,8 @@ class Watch:
 
     def put(self, batch: Batch) -> None:
         """Add a batch to the next second. A mailbox that was empty is not worth a record."""
-        if batch.role in ("spans", "changes") and not (batch.spans or batch.events or batch.info or batch.error):
+        brought = batch.frames or batch.histograms or batch.spans or batch.events or batch.info or batch.error
+        if batch.role in ("spans", "changes", "log") and not brought:
             return
         self._inbox.append(batch)
         if self._saw is not None and batch.role == "engine":  # a ring says less of the same: no change
@@ -250,6 +253,8 @@ class Watch:
                 "incident %s %s: %s on %s, %s", transition.incident.id, transition.kind, transition.incident.rule,
                 transition.incident.subject.get("engine"), transition.incident.severity,
             )  # fmt: skip
+            for hear in self._hear:
+                hear(transition)
         reminders: tuple[Transition, ...] = ()
         if now >= self._repost_due:
             self._repost_due = now + self._repost_s

@@ -39,7 +39,7 @@ class ChangesSource:
     ) -> None:
         self.subject = subject
         self.interval_s = 1 / hertz
-        self._pids = pids
+        self.pids = pids
         self._psutil = psutil
         self._lock = threading.Lock()
         self._waiting: deque[Event] = deque()
@@ -73,7 +73,7 @@ class ChangesSource:
     def _command_lines(self, now: float) -> tuple[Info, ...]:
         """Arguments of processes that are new since the last look."""
         found: list[Info] = []
-        for subject, pid in self._pids().items():
+        for subject, pid in self.pids().items():
             try:
                 process = self._process(pid)
                 started = process.create_time()
