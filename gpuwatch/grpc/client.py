@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from typing import Any
 
@@ -12,6 +13,8 @@ import h2.events
 import h2.exceptions
 
 from .message import GrpcError, Status, decoded_text, framed
+
+log = logging.getLogger(__name__)
 
 _READ_BYTES = 65_536
 _MOST_ANSWER_BYTES = 65_536
@@ -47,6 +50,10 @@ class GrpcCaller:
         streams, self._streams = self._streams, None
         if streams is not None:
             streams[1].close()
+            try:
+                await streams[1].wait_closed()
+            except OSError as error:  # it broke before it was closed
+                log.debug("%s: %s", self.target, error)
 
     async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self._streams is None or self._streams[1].is_closing():

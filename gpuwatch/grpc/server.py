@@ -27,7 +27,9 @@ MOST_STREAMS = 64
 MESSAGE_TIMEOUT_S = 10.0
 CLOSE_S = 1.0
 _WINDOW_BYTES = 8 * 1024 * 1024
-_FRAME_BYTES = 1024 * 1024
+_FRAME_BYTES = 256 * 1024
+_MOST_SILENT_BYTES = _FRAME_BYTES + 64 * 1024
+"""So many bytes that say nothing are a frame that is too long: h2 collects a frame before it looks at its length."""
 _MOST_HEADER_BYTES = 16 * 1024
 _GONE = 0x0  # NO_ERROR: nothing more of this stream is wanted
 _INTERNAL_ERROR = 0x2
@@ -115,6 +117,7 @@ class Connection(asyncio.Protocol):
         self._server = server
         self._h2 = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding="utf-8"))
         self._calls: dict[int, _Call] = {}
+        self._silent_bytes = 0
         self._transport: asyncio.Transport | None = None
 
     @property
@@ -142,7 +145,12 @@ class Connection(asyncio.Protocol):
         """Handle what the frames say; a client that breaks the protocol is told and left."""
         self._server.touch(self)
         try:
-            for event in self._h2.receive_data(data):
+            events = self._h2.receive_data(data)
+            self._silent_bytes = 0 if events else self._silent_bytes + len(data)
+            if self._silent_bytes > _MOST_SILENT_BYTES:
+                self.close()
+                return
+            for event in events:
                 self._handle(event)
         except (h2.exceptions.H2Error, UnicodeDecodeError, ValueError, KeyError) as error:
             log.debug("a gRPC client breaks the protocol: %s", error)
