@@ -1,4 +1,5 @@
 """Errors that name a cause, from libraries, the kernel and exporters, become kinds with their numbers."""
+# ruff: noqa: E501  (a line of a log is as long as it is)
 
 import pytest
 

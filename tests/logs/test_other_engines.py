@@ -1,4 +1,5 @@
 """TGI, TensorRT-LLM, llama.cpp and LMDeploy: what each of their lines tells."""
+# ruff: noqa: E501  (a line of a log is as long as it is)
 
 import pytest
 

@@ -1,4 +1,5 @@
 """SGLang's batch lines from 0.2 to 0.5.2x, retractions, refusals, leaks and transfers."""
+# ruff: noqa: E501  (a line of a log is as long as it is)
 
 import pytest
 
@@ -103,13 +104,17 @@ RETRACTIONS = {
     "0.4.3": ("Decode out of memory happened. #retracted_reqs: 2, #new_token_ratio: 0.1000 -> 0.4000", {}),
     "0.4.9": ("KV cache pool is full. Retract requests. #retracted_reqs: 2, #new_token_ratio: 0.1000 -> 0.4000", {}),
     "0.5.3": (
-        "KV cache pool is full. Retract requests. #retracted_reqs: 2, #aborted_retracted_reqs: 1, #new_token_ratio: 0.1000 -> "
-        "0.4000",
+        (
+            "KV cache pool is full. Retract requests. #retracted_reqs: 2, #aborted_retracted_reqs: 1, #new_token_ratio: 0.1000 -> "
+            "0.4000"
+        ),
         {"aborted": "1"},
     ),
     "0.5.18": (
-        "KV cache pool is full. Retract requests. #retracted_reqs: 2, #new_tokens_gained: 900, #mamba_num_gained: 3, "
-        "#new_token_ratio: 0.1000 -> 0.4000",
+        (
+            "KV cache pool is full. Retract requests. #retracted_reqs: 2, #new_tokens_gained: 900, #mamba_num_gained: 3, "
+            "#new_token_ratio: 0.1000 -> 0.4000"
+        ),
         {"gained_tokens": "900"},
     ),
 }

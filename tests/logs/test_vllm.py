@@ -1,4 +1,5 @@
 """vLLM's lines from 0.1 to the Rust front end say the same things under the catalogue's names, in base units."""
+# ruff: noqa: E501  (a line of a log is as long as it is)
 
 import pytest
 from hypothesis import given

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 from .found import Stats
+from .rhythm import Rhythm
 from .rise import Rise
 from .silence import POLICIES, Policy
 
@@ -18,6 +19,7 @@ LONGEST_HOLD_S = 7200.0
 _LATE_SECONDS = 60
 """Live, so many seconds are told at once at most, as after a pause of the machine."""
 _SLOWEST_S = 60.0
+"""Lines that come less often than this do not stand for longer."""
 
 
 class Pace:
@@ -32,7 +34,7 @@ class Pace:
         self._lookback = lookback
         self._rises: dict[str, Rise] = {}
         self._moved = False
-        self._gap_s = math.nan
+        self._rhythm = Rhythm(self.policy.interval_s)
         self._second = -math.inf  # the last whole second that has been told
 
     def take(self, at: float, stats: Stats) -> list[tuple[float, dict[str, float]]]:
@@ -42,6 +44,8 @@ class Pace:
         is_line = bool(stats.rates) or "req_running" in stats.gauges or not self.policy.held
         early = None if self._lookback else self.rows(at)
         good = self._take_rates(at, stats)
+        if stats.rates and not any(stats.rates.values()):
+            self.gauges.update(stats.gauges)  # nothing moved since the line before: what stands now stood all the time
         rows = self.rows(at) if early is None else early
         self.gauges.update(stats.gauges)
         if not good:
@@ -52,8 +56,8 @@ class Pace:
             self._rise(name).set(total)
         if is_line:
             self._moved = any(rate > 0 for rate in stats.rates.values())
-            if 0 < gap < 4 * self.usual_gap_s + 1:
-                self._gap_s = self.usual_gap_s + 0.3 * (min(gap, _SLOWEST_S) - self.usual_gap_s)
+            if gap > 0:
+                self._rhythm.learn(gap)
             self.line_at = at
         rows.append((at, self._row(at) | stats.momentary))
         self._second = max(self._second, math.floor(at))
@@ -87,14 +91,9 @@ class Pace:
         """A live pace that goes on from `now` as if it had read the last line at `line_at`. Counters begin at zero."""
         pace = Pace(self._policy_name, lookback=False)
         pace.policy, pace.gauges, pace.line_at = self.policy, dict(self.gauges), line_at
-        pace._moved, pace._gap_s, pace._second = self._moved, self._gap_s, math.ceil(now) - 1
+        pace._moved, pace._rhythm, pace._second = self._moved, self._rhythm, math.ceil(now) - 1
         pace._rises = {name: rise.resumed() for name, rise in self._rises.items()}
         return pace
-
-    @property
-    def usual_gap_s(self) -> float:
-        """Usual time between two lines."""
-        return self.policy.interval_s if math.isnan(self._gap_s) else self._gap_s
 
     def _vouches(self, t: float) -> bool:
         if self._in_reach(t):
@@ -107,24 +106,30 @@ class Pace:
         return self.policy.silence == "stuck" and inside > 0
 
     def _in_reach(self, t: float) -> bool:
-        return t - self.line_at <= max(3.0, self.policy.reach * self.usual_gap_s)
+        return t - self.line_at <= max(3.0, self.policy.reach * min(self._rhythm.usual_s, _SLOWEST_S))
 
     def _row(self, t: float) -> dict[str, float]:
         row = dict(self.gauges)
         over = not self._in_reach(t) and self.policy.silence != "events"
         if over:  # nothing moves any more, at no rate
             row.update(dict.fromkeys((n for n in row if n.endswith("_per_second")), 0.0))
-        row.update((name, rise.value(t)) for name, rise in self._rises.items())
+        row.update((name, rise.value(t)) for name, rise in self._rises.items() if self._is_told(rise, t))
         return row
 
+    def _is_told(self, rise: Rise, t: float) -> bool:
+        """Whether the log says where a counter is: not between the last moving line and what its silence means."""
+        if t <= max(rise.until, self.line_at) or self.policy.silence == "events":
+            return True
+        return not self._moved if self.policy.silence == "still" else not self._in_reach(t)
+
     def _rise(self, name: str) -> Rise:
-        return self._rises.setdefault(name, Rise())
+        return self._rises.setdefault(name, Rise(self.policy))
 
     def _take_rates(self, at: float, stats: Stats) -> bool:
         """False where the line's rates count over a pause."""
         good = True
         for name, rate in stats.rates.items():
-            if not self._rise(name).take(at, rate, self.policy, self._lookback):
+            if not self._rise(name).take(at, rate, self._lookback):
                 self.diluted += 1
                 good = False
         return good

@@ -16,6 +16,7 @@ from .stamps import Stamp
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]")
 _ROUNDS = 10
+_COUNTING = re.compile(r"\b(?:loggers|metrics|llm_engine)\.py:\d")
 _LEVEL = r"(?:TRACE|DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)"
 _TAG = r"(?:(?:TP|DP|EP|PP|ATTN_TP|MOE_DP|CP)\d{1,4})"
 
@@ -45,7 +46,8 @@ _OF_NAME = re.compile(r"(TP|DP|EP|PP)(\d{1,4})")
 class Line(msgspec.Struct):
     """A line without its prefixes. `rank` is the data-parallel rank, `tp_rank` the tensor-parallel one.
 
-    `prefixed`: something was taken off, so that a line without may be the rest of the one before.
+    `prefixed`: something was taken off, so that a line without may be the rest of the one before. `counts`: it comes from
+    a module that prints stats lines.
     """
 
     text: str
@@ -55,6 +57,7 @@ class Line(msgspec.Struct):
     process: str = ""
     pid: int = 0
     prefixed: bool = False
+    counts: bool = False
 
 
 def strip(text: str) -> Line:
@@ -70,6 +73,7 @@ def strip(text: str) -> Line:
         line.prefixed = True
         at = end
     line.text = text[at:]
+    line.counts = line.prefixed and _COUNTING.search(text, 0, at) is not None
     return line
 
 

@@ -85,7 +85,7 @@ class _Seconds:
 
 
 def read_log(lines: Iterable[bytes], engine: str, start_at: float | None = None) -> LogRead:
-    """Read a log. Lines that begin with `#` are remarks and skipped.
+    """Read a log. Lines that begin with `# ` are remarks and skipped.
 
     `start_at` (unix seconds): about when the log begins, as from the file's date; it chooses the year where dates have
     none, and is where a log without times begins. Never raises for what lines hold.
@@ -94,7 +94,7 @@ def read_log(lines: Iterable[bytes], engine: str, start_at: float | None = None)
     seconds = _Seconds()
     first_at = math.nan
     for raw in lines:
-        if raw[:1] == b"#":
+        if raw[:1] == b"#" and not raw[1:2].strip():
             continue
         reader.feed(raw)
         if math.isnan(first_at):

@@ -114,9 +114,14 @@ class LogReader:
         return told
 
     def _text(self, text: str, arrived_at: float | None) -> None:
+        before: Line | None = None
         for record in records(without_clients_text(text)):
-            for line in self._joiner.feed(strip(record), record):
-                self._whole(line, arrived_at)
+            line = strip(record)
+            if before is not None and not line.prefixed:  # it shares a line with a record that has one
+                line.stamp, line.prefixed = before.stamp, before.prefixed
+            before = line
+            for whole in self._joiner.feed(line, record):
+                self._whole(whole, arrived_at)
 
     def _whole(self, line: Line, arrived_at: float | None) -> None:
         said = [(phrase, found) for phrase, found in look_at(line.text) if found]

@@ -17,12 +17,11 @@ _STARTS = re.compile(
     r"|(?<=\S)(?=\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\])"
     r"|(?<=\S)(?=Engine \d{3}: Avg prompt)"
 )
-_NUMBER_END = re.compile(r"[\d.]{1,16}[%,]?\s{0,8}")
+_NUMBER_END = re.compile(r"[\d.]{0,16}[%,]?\s{0,8}")
 _REST_CHARS = 2048
 _MOST_RECORDS = 64
 _STATS_HEAD = re.compile(
-    r"(?:loggers|metrics|llm_engine)\.py:\d{1,5}\]|Engine \d{3}:|Engines Aggregated:"
-    r"|Avg prompt|Avg thr |Decode batch|Prefill batch|global_rank ="
+    r"Engine \d{3}:|Engines Aggregated:|Avg prompt|Avg thr |Decode batch|Prefill batch|global_rank ="
 )
 
 
@@ -75,4 +74,4 @@ class Joiner:
 
 def may_be_torn(line: Line) -> bool:
     """Whether the next line may be the rest of this one: it has the head of a stats line."""
-    return _STATS_HEAD.search(line.text[:_REST_CHARS]) is not None
+    return line.counts or _STATS_HEAD.search(line.text[:_REST_CHARS]) is not None

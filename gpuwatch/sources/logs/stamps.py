@@ -16,6 +16,7 @@ Clock = str
 """One of CLOCKS; uptimes of several processes are `boot:` and a number of theirs."""
 CLOCKS = ("container", "journal", "own", "boot")
 """In the order of trust: the earlier one counts where a line has several."""
+FIRST_YEAR = 1971
 YEARLESS = 2000
 """A leap year, in which dates without a year are kept until a year is known."""
 
@@ -70,13 +71,15 @@ def glog(text: str, at: int = 0) -> tuple[Stamp, int] | None:
     return _yearless(_GLOG.match(text, at))
 
 
-def syslog(text: str, at: int = 0, clock: Clock = "journal") -> tuple[Stamp, int] | None:
+def syslog(text: str, at: int = 0) -> tuple[Stamp, int] | None:
     """`Apr 22 15:35:31`, `Wed Apr 22 15:35:31 2025`."""
     found = _SYSLOG.match(text, at)
     if not found or found[1] not in _MONTHS:
         return None
     month, day, *hms, year = found.groups()
-    made = _made(clock, _midnight(int(year or YEARLESS), _MONTHS[month], int(day)), hms, found.end())
+    made = _made(
+        "own" if year else "journal", _midnight(int(year or YEARLESS), _MONTHS[month], int(day)), hms, found.end()
+    )
     return (msgspec.structs.replace(made[0], yearless=not year), made[1]) if made else None
 
 
@@ -127,7 +130,7 @@ def _made(clock: Clock, midnight: float, hms: list[str], end: int) -> tuple[Stam
 def _midnight(year: int, month: int, day: int) -> float:
     """Unix seconds of a day's beginning in UTC; NaN for a day that is none."""
     try:
-        return datetime(year, month, day, tzinfo=UTC).timestamp() if year >= 1971 else float("nan")
+        return datetime(year, month, day, tzinfo=UTC).timestamp() if year >= FIRST_YEAR else float("nan")
     except ValueError:
         return float("nan")
 

@@ -11,12 +11,14 @@ import math
 from collections import Counter
 from datetime import UTC, datetime
 
-from .stamps import Clock, Stamp, in_year
+from .stamps import FIRST_YEAR, Clock, Stamp, in_year
 
 BACK_S = 60.0
 """Writers that share a file may be this much out of order."""
 FORWARD_S = 400 * 86400.0
 """A time further ahead than this is garbage."""
+LATEST_S = 32_503_680_000.0
+"""The year 3000: nothing that comes later is a time."""
 SAME_S = 5.0
 MOST_CLOCKS = 64
 
@@ -36,6 +38,9 @@ class Timeline:
     def place(self, stamp: Stamp) -> float:
         """The time of a line with a stamp."""
         raw = self._unix(stamp)
+        if not 0 <= raw <= LATEST_S:
+            self.counts["garbage"] += 1
+            return self.carry_on()
         if stamp.clock not in self._offsets:
             if len(self._offsets) >= MOST_CLOCKS:
                 self.counts["garbage"] += 1
@@ -90,5 +95,6 @@ class Timeline:
 
 
 def _nearest_year(stamp: Stamp, hint: float) -> int:
-    year = datetime.fromtimestamp(max(86400.0, hint), UTC).year
-    return min((year - 1, year, year + 1), key=lambda y: abs(in_year(stamp, max(1971, y)) - hint))
+    year = datetime.fromtimestamp(min(max(0.0, hint), LATEST_S), UTC).year
+    years = [max(FIRST_YEAR, y) for y in (year - 1, year, year + 1)]
+    return min(years, key=lambda y: abs(in_year(stamp, y) - hint))
