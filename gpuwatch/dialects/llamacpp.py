@@ -14,7 +14,7 @@ from .absences import (
     NO_TRANSFER,
 )  # fmt: skip
 from .dialect import Dialect, Page
-from .reading import Mean, take
+from .reading import Mean, add, one, take
 
 DIALECT = Dialect(
     name="llamacpp",
@@ -28,6 +28,11 @@ DIALECT = Dialect(
         "kv_usage_ratio": take("kv_cache_usage_ratio"),
         "prompt_tokens_total": take("prompt_tokens_total", quality="at_finish"),
         "generated_tokens_total": take("tokens_predicted_total", quality="at_finish"),
+        # What is computed and what is found in a slot's cache are counted apart.
+        "prefix_query_tokens_total": add(
+            one("prompt_tokens_total"), one("prompt_tokens_cached_total"), quality="at_finish"
+        ),
+        "prefix_hit_tokens_total": take("prompt_tokens_cached_total", quality="at_finish"),
         "steps_total": take("n_decode_total"),
         "spec_drafts_total": take("spec_decode_num_drafts_total", quality="at_finish"),
         "spec_draft_tokens_total": take("spec_decode_num_draft_tokens_total", quality="at_finish"),
@@ -44,7 +49,10 @@ DIALECT = Dialect(
     notes=(
         "`requests_processing` is bounded by the slots (`-np`) and never shows demand; `requests_deferred` is the queue.",
         "Token counters jump when a slot is released; only `n_decode_total` tells a hang, and it stands still in a long batch.",
-        "A scrape waits for the batch in progress: it may take seconds and is given ten.",
+        (
+            "A scrape waits for the batch in progress, and for one of the server's few HTTP threads (`--threads-http`): "
+            "it may take seconds and is given ten."
+        ),
         (
             "`prompt_tokens_seconds` and `predicted_tokens_seconds` are reset by whoever reads them: not read. "
             "KV usage left the page in 2025."
@@ -78,9 +86,7 @@ DIALECT = Dialect(
         "kv_host_usage_ratio": "prompt caches are not on the page",
         "kv_evicted_tokens_total": "prompt caches are not on the page",
         "output_reserve_ratio": "nothing is reserved",
-        "prefix_hit_ratio": "cached prompt tokens are in answers, not on the page",
-        "prefix_query_tokens_total": "cached prompt tokens are in answers, not on the page",
-        "prefix_hit_tokens_total": "cached prompt tokens are in answers, not on the page",
+        "prefix_hit_ratio": "the two counters say it over any window",
         "spec_accept_length": "the counters say it over any window",
         "spec_accept_ratio": "the counters say it over any window",
         "process_start_seconds": "in a header of the answer, not on the page",

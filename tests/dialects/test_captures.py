@@ -55,6 +55,9 @@ EXPECTED = {
         0: {"req_running": 24, "req_waiting": 12, "req_arrived_total": 5230, "req_finished_total": 5120,
             "req_failed_total": 4, "req_rejected_total": 70, "kv_usage_ratio": 61440 / 98304, "steps_total": 403443,
             "prompt_tokens_total": 5120 * 780, "prefix_hit_tokens_total": 812000}},
+    "llamacpp-11434": {
+        0: {"req_running": 2, "req_waiting": 3, "generated_tokens_total": 900, "steps_total": 1440,
+            "prompt_tokens_total": 35, "prefix_query_tokens_total": 51, "prefix_hit_tokens_total": 16}},
     "llamacpp-b4400-synthetic": {
         0: {"req_running": 4, "req_waiting": 11, "kv_usage_ratio": 0.375, "generated_tokens_total": 9120,
             "steps_total": 5210}},
@@ -79,6 +82,7 @@ HISTOGRAMS = {
     "tgi-3.3.7-synthetic": {"itl_seconds": (401231, 0.024), "prefill_seconds": (2210, 0.19), "queue_seconds": (5120, 0.61),
                             "max_tokens_requested": (5120, 1024)},
     "llamacpp-b4400-synthetic": {"itl_seconds": (9120, 0.045)},
+    "llamacpp-11434": {"itl_seconds": (900, 0.589891 / 900)},
     "lmdeploy-0.10.0-synthetic": {"itl_seconds": (410, 0.031), "tpot_seconds": (410, 0.03), "ttft_seconds": (410, 0.2)},
     "dynamo-1.0.0-synthetic": {"ttft_seconds": (300, 0.4), "itl_seconds": (60000, 0.022), "prompt_tokens": (300, 1400)},
     "vllm-0.10.0-synthetic": {"itl_seconds": (15400, 0.019), "iteration_tokens": (2100, 40)},
