@@ -135,7 +135,11 @@ class FinishedRequests:
             return True
         so_far = row[4 + column]
         total = length if math.isnan(so_far) else so_far + length
-        if total > row[3] + ROUNDING_S or start < row[0] - ROUNDING_S or end > row[1] + ROUNDING_S:
+        if (
+            float(np.nansum(row[4:9])) + length > row[3] + ROUNDING_S
+            or start < row[0] - ROUNDING_S
+            or end > row[1] + ROUNDING_S
+        ):
             return False
         ttft, tpot_known = row[2], not math.isnan(row[7])
         row[4 + column] = total
