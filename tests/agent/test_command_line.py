@@ -117,6 +117,8 @@ def test_doctor_says_what_is_dark_and_what_would_help():
     report = json.loads(done.stdout)
     page = next(s for s in report["sources"] if s["role"] == "engine")
     assert (page["looks"], page["failed"]) == (1, 1)
+    ring = next(s for s in report["sources"] if s["role"] == "steps")
+    assert (ring["failed"], ring["error"].startswith("no ring of this engine in")) == (1, True)
     blind = {b["rule"]: b for b in report["blind"]}
     assert blind["batch_thrashing"]["missing"]
     assert blind["batch_thrashing"]["cure"]
