@@ -19,6 +19,10 @@ class TooLargeError(OtlpError):
     """More bytes than an export may have, as it came or once inflated."""
 
 
+class TooManyFieldsError(OtlpError):
+    """More fields than an honest export has: it would cost more time than it is worth."""
+
+
 class OtlpLimits(msgspec.Struct, frozen=True):
     """What one export may be at most. Spans and attributes beyond are cut and counted, fields beyond refuse it."""
 
@@ -26,7 +30,7 @@ class OtlpLimits(msgspec.Struct, frozen=True):
     spans: int = 50_000
     scopes: int = 2_000
     attributes: int = 512
-    fields: int = 1_500_000
+    fields: int = 600_000
 
 
 def inflated(body: bytes, encoding: str, limit: int) -> bytes:

@@ -17,6 +17,9 @@ MOST_LAYOUTS = 256
 MOST_BYTES = 4096
 """A longer span is not learned: it holds text, and no other will be as long."""
 
+SHORTEST_BYTES = 28
+"""Trace id and span id with their tags and lengths."""
+
 FEWEST = 3
 """So many spans of one length must be unread before one of them is learned."""
 
@@ -83,7 +86,9 @@ class Layouts:
             by_length.setdefault(len(span), []).append(row)
         cut = walked = 0
         for length, rows in by_length.items():
-            if len(rows) >= FEWEST and 0 < length <= MOST_BYTES:
+            if length < SHORTEST_BYTES:
+                continue  # not even its ids fit in: rows without ids, as any such span
+            if len(rows) >= FEWEST and length <= MOST_BYTES:
                 rows = self._block(columns, spans, rows, wanted, most_attributes)
             for row in rows:
                 shape = shape_of(spans[row], wanted, most_attributes)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .body import OtlpError, OtlpLimits
+from .body import OtlpError, OtlpLimits, TooManyFieldsError
 from .columns import Export, Scope, Wanted
 from .layouts import Layouts
-from .wire import FIXED64, LENGTH, VARINT, fields, signed, varint
+from .wire import FIXED64, LENGTH, MOST_FIELDS, VARINT, fields, signed, varint
 
 _NAME_BYTES = 256
 
@@ -49,7 +49,7 @@ class ProtobufReader:
                     steps += fields_walked
                 walked += steps
                 if walked > limits.fields:
-                    raise OtlpError(f"more than {limits.fields} fields")
+                    raise TooManyFieldsError(f"more than {limits.fields} fields")
         return Export(scopes, cut_spans, cut_attributes)
 
     def _resource_spans(self, body: bytes, at: int, end: int) -> tuple[dict[str, str], list[tuple[int, int]], int]:
@@ -78,6 +78,8 @@ def _scope_spans(body: bytes, at: int, end: int, most: int) -> tuple[str, list[b
     while at < end:
         if body[at] != 0x12:  # anything but a span
             steps += 1
+            if steps > MOST_FIELDS:
+                raise TooManyFieldsError(f"a scope of more than {MOST_FIELDS} fields that are no spans")
             number, wire, value_at, value_end = next(fields(body, at, end))
             if number == 1 and wire == LENGTH:
                 name = _scope_name(body, value_at, value_end) or name

@@ -10,9 +10,9 @@ import struct
 
 import msgspec
 
-from .body import OtlpError
+from .body import OtlpError, TooManyFieldsError
 from .columns import TEXT_BYTES, SpanColumns, Wanted
-from .wire import FIXED64, LENGTH, VARINT, fields, signed, step_over, varint
+from .wire import FIXED64, LENGTH, MOST_FIELDS, VARINT, fields, signed, step_over, varint
 
 Place = tuple[int, int]
 """Begin and width in bytes."""
@@ -57,6 +57,8 @@ def shape_of(span: bytes, wanted: Wanted, most_attributes: int) -> Shape:
         if not 0 < number < 1 << 29:
             raise OtlpError(f"field number {number}")
         shape.fields += 1
+        if shape.fields > MOST_FIELDS:
+            raise TooManyFieldsError(f"a span of more than {MOST_FIELDS} fields")
         if wire != LENGTH:
             until = step_over(span, wire, at, end)
             _scalar(shape, span, number, wire, at, until)

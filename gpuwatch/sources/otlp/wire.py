@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .body import OtlpError
+from .body import OtlpError, TooManyFieldsError
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
+MOST_FIELDS = 100_000
+"""Of one message; spans of a scope and attributes of a span have bounds of their own."""
+
 _WIDTH = {FIXED64: 8, FIXED32: 4}
 
 
@@ -53,7 +56,11 @@ def step_over(body: bytes, wire: int, at: int, end: int) -> int:
 
 def fields(body: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """Number, wire type, begin and end of each value of a message; a length-delimited value without its length."""
+    count = 0
     while at < end:
+        count += 1
+        if count > MOST_FIELDS:
+            raise TooManyFieldsError(f"a message of more than {MOST_FIELDS} fields")
         tag, at = varint(body, at)
         number, wire = tag >> 3, tag & 7
         if not 0 < number < 1 << 29:
