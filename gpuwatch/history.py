@@ -19,7 +19,8 @@ from .request_log import Arrivals, FinishedRequests
 from .tiers import Tier
 
 SOURCE_ORDER = (
-    "steps", "readings", "gpm", "nvml", "nvml-slow", "amd", "intel", "page-fast", "page", "dcgm", "host",
+    "steps", "readings", "gpm", "nvml", "nvml-slow", "amd", "amd-slow", "intel", "intel-slow",
+    "page-fast", "page", "dcgm", "host",
 )  # fmt: skip
 """Which source answers first when several are fresh: the one that looks most often and lies least."""
 KEEP_S = 900.0

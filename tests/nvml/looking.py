@@ -2,7 +2,7 @@
 
 from gpuwatch.model import Subject
 from gpuwatch.sources.nvml import NvmlSource
-from gpuwatch.sources.nvml.pace import Rates
+from gpuwatch.sources.pace import Rates
 from tests.sources.stub_server import HandClock
 
 

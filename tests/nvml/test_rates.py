@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuwatch.sources.nvml.pace import Rates
+from gpuwatch.sources.pace import Rates
 from tests.nvml.looking import Looker
 from tests.nvml.scripted import hopper
 

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...model import Subject
+from ..pace import PROCESSES_S, USAGE_HZ, Pace, Rates
 from . import mig
 from .device import Device
 from .facts import Facts
 from .gpm import Request
 from .library import CLOSED, NO_PERMISSION, Library, NvmlError
-from .pace import PROCESSES_S, USAGE_HZ, Pace, Rates
 
 SILENT_LOOKS = 3
 """So many looks without a single answer, and a board is down, whatever its error is called."""

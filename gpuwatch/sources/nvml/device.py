@@ -6,12 +6,10 @@ handle lives. Any other error costs one reading. An error that means the device 
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-from ...catalog import check_value
-from ...credible import LARGEST
 from ...model import Subject
+from ..believable import drop_impossible
 from .fields import FieldReader
 from .gpm import Gpm, Request, sampler, supports
 from .library import CLOSED, GONE, INVALID_ARGUMENT, NO_PERMISSION, REFUSALS, Library, NvmlError
@@ -19,7 +17,6 @@ from .processes import GpuProcess, ProcessList
 from .readings import NEWER, QUESTIONS, SLOW_FIELDS, Lane, Question, Values
 from .throttling import Throttling
 
-_CLAMPED_BELOW = 1.2
 _ALIASES = ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetCurrentClocksThrottleReasons")
 """Other ways to the same answer: that one is missing is no news where the first way works."""
 
@@ -78,7 +75,7 @@ class Device:
         elif lane == "slow" and self._slow.asks:
             for name, value in self._try(self._slow.read, at).items():
                 values.setdefault(name.removeprefix(NEWER), value)
-        return self._believed(values)
+        return self._believe(values)
 
     def read_gpm(self, at: float) -> Values:
         """GPM's figures since the last look; nothing where the device has none."""
@@ -90,7 +87,7 @@ class Device:
             self._note(error)
             return {}
         self.asked.answered += bool(found)
-        return self._believed(found)
+        return self._believe(found)
 
     def read_processes(self) -> tuple[GpuProcess, ...] | None:
         """Who uses it; None where the device does not say."""
@@ -181,12 +178,6 @@ class Device:
         if self.instance is not None and error.code == INVALID_ARGUMENT:
             raise error  # the handle of an instance that was destroyed
 
-    def _believed(self, values: Values) -> Values:
-        """Possible values only; a ratio a little above one is one."""
-        for name, value in tuple(values.items()):
-            if 1 < value <= _CLAMPED_BELOW and name.endswith("_ratio"):
-                values[name] = 1.0
-            elif not (value <= LARGEST and check_value(name, value)):
-                del values[name]
-                self.asked.dropped += not math.isnan(value)
+    def _believe(self, values: Values) -> Values:
+        self.asked.dropped += drop_impossible(values)
         return values

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from . import peaks
+from .. import peaks
 from .fields import number
 from .library import CLOSED, GONE, Library, NvmlError
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from ..growth import Growth
 from .library import CLOSED, GONE, INVALID_ARGUMENT, REFUSALS, Library, NvmlError
 
 ALL_LINKS = 0xFFFFFFFF
@@ -39,22 +40,6 @@ class Field(msgspec.Struct, frozen=True):
 def number(raw: Any, factor: float = 1.0) -> float:
     """A raw integer in base units; NaN for "not available"."""
     return math.nan if raw in _BLANKS else raw * factor
-
-
-class Growth:
-    """A counter's growth per second between two looks; NaN at the first, after a fall and without time between."""
-
-    __slots__ = ("_at", "_value")
-
-    def __init__(self) -> None:
-        self._value = math.nan
-        self._at = math.nan
-
-    def per_second(self, value: float, at: float) -> float:
-        """Take the counter at `at` (unix seconds)."""
-        grown, took_s = value - self._value, at - self._at
-        self._value, self._at = value, at
-        return grown / took_s if grown >= 0 and took_s > 0 else math.nan
 
 
 class FieldReader:

@@ -6,11 +6,11 @@ rule gets "unknown error" for everything). Then all handles are void, and a new 
 
 from __future__ import annotations
 
+from ..pace import Rates
 from .board import Board
 from .facts import clean
 from .gpm import Request
 from .library import CLOSED, GONE, Library, NvmlError, said
-from .pace import Rates
 from .xid import EventThread
 
 MOST_BOARDS = 64

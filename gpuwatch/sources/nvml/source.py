@@ -12,12 +12,12 @@ import msgspec
 
 from ...model import Batch, Event, Frame, Info, Subject
 from ..driver_thread import DriverThread, StalledError
+from ..pace import Backoff, Pace, Rates
 from ..poll import Clock
 from .absences import Absences
 from .board import Board
 from .library import CLOSED, Library, NvmlError, said
 from .look import FAST, Look
-from .pace import Backoff, Pace, Rates
 from .processes import GpuProcess
 from .session import Session
 from .xid import DeviceEvent, Tally

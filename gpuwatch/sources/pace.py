@@ -26,10 +26,10 @@ class Pace:
     `spread` (0–1) delays the second time by that share of a period, once, so that devices do not queue up in one second.
     """
 
-    __slots__ = ("_due_at", "_every_s", "_spread")
+    __slots__ = ("_due_at", "_spread", "every_s")
 
     def __init__(self, every_s: float, spread: float = 0.0) -> None:
-        self._every_s = every_s
+        self.every_s = every_s
         self._spread = spread
         self._due_at = -math.inf
 
@@ -37,7 +37,7 @@ class Pace:
         """Whether it is due at `now`; if so, the next time is a period away."""
         if now < self._due_at - 1e-6:
             return False
-        self._due_at = now + self._every_s * (1 + self._spread)
+        self._due_at = now + self.every_s * (1 + self._spread)
         self._spread = 0.0
         return True
 
