@@ -148,7 +148,10 @@ class OpenStep(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Something that happened: restart, ambiguous, version, arguments, change, maintenance, clock, xid, journal_cut."""
+    """Something that happened: restart, ambiguous, version, arguments, change, maintenance, clock, journal_cut.
+
+    Of devices: xid (code), gpu_event (kind, number), gpu_lost, gpu_returned; of their driver: nvml_lost, nvml_returned.
+    """
 
     subject: Subject
     at: float
