@@ -32,9 +32,8 @@ _SEVERITY = {"page": 0, "ticket": 1, "info": 2}
 def merged(verdict: Verdict, found: Sequence[Weighed], s: Sighting) -> Verdict:
     """The verdict with the clues in it, sorted as ever: severity, onset, class."""
     incidents = [i for i in verdict.incidents if not _was_a_gap(i, s)]
-    for one in found:
-        if not _judged_already(one.clue, verdict, s):
-            _add(incidents, one, s)
+    new = [one for one in found if not _judged_already(one.clue, verdict, s) and not _joined_one(incidents, one, s)]
+    incidents += [_incident(one, s, one.clue, None) for one in new]
     incidents.sort(key=lambda i: (_SEVERITY[i.severity], i.onset_at, i.rule))
     return msgspec.structs.replace(verdict, incidents=tuple(incidents))
 
@@ -58,7 +57,8 @@ def _judged_already(clue: Clue, verdict: Verdict, s: Sighting) -> bool:
     return not any(b.rule == rule and b.subject in ("", clue.subject.key) for b in verdict.blind)
 
 
-def _add(incidents: list[Incident], one: Weighed, s: Sighting) -> None:
+def _joined_one(incidents: list[Incident], one: Weighed, s: Sighting) -> bool:
+    """Whether the clue is at home in an incident of the pipeline about the same engine: as evidence, answer or symptom."""
     clue = one.clue
     for n, incident in enumerate(incidents):
         if not _same_subject(incident, clue):
@@ -66,21 +66,21 @@ def _add(incidents: list[Incident], one: Weighed, s: Sighting) -> None:
         if incident.rule == "unknown" and clue.rule != "unknown" and clue.severity != "info":
             onset = min(incident.onset_at, clue.onset_at)
             incidents[n] = _incident(one, s, msgspec.structs.replace(clue, onset_at=onset), incident)
-            return
+            return True
         if incident.rule == clue.rule:
             incidents[n] = msgspec.structs.replace(incident, evidence=_joined(incident.evidence, clue.evidence))
-            return
-        if incident.rule != "unknown" and _belongs(incident, clue):
-            symptoms = {x.rule: x for x in incident.symptoms} | {
-                clue.rule: Symptom(clue.rule, _second(clue.onset_at), clue.summary)
-            }
-            incidents[n] = msgspec.structs.replace(
-                incident, symptoms=tuple(sorted(symptoms.values(), key=lambda x: (x.onset_at, x.rule)))
-            )
-            return
+            return True
         if incident.rule != "unknown" and clue.rule == "unknown":
-            return
-    incidents.append(_incident(one, s, clue, None))
+            return True
+        if incident.rule != "unknown" and _belongs(incident, clue):
+            nested = Symptom(clue.rule, _second(clue.onset_at), clue.summary)
+            symptoms = sorted([*incident.symptoms, nested], key=lambda x: (x.onset_at, x.rule))
+            have = {x.rule for x in incident.symptoms}
+            incidents[n] = (
+                incident if clue.rule in have else msgspec.structs.replace(incident, symptoms=tuple(symptoms))
+            )
+            return True
+    return False
 
 
 def _belongs(incident: Incident, clue: Clue) -> bool:

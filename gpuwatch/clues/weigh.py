@@ -1,8 +1,8 @@
 """Weighs the candidates: what explains what, which of those that compete for one picture is named, and when none is.
 
-Of the clues about one subject that paint the same picture, the strongest is named and the others become its alternatives; what it
-explains become its symptoms, in any picture. Below `SURE` the answer is `unknown` with the best two. Two candidates as strong as
-each other below certainty are no answer either.
+Of the clues about one engine or device that paint the same picture, the strongest is named and the others become its
+alternatives; what it explains becomes its symptoms, in any picture. Below `SURE` the answer is `unknown` with the best two.
+Two candidates as strong as each other, below certainty, are no answer either.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ CLASSES = (
 """The modules of classes/, in the order in which a person would ask."""
 TIE = 0.06
 CERTAIN = 0.55
+AFTER_S = 60.0
+"""What an engine says later than this before a fault of a device was not caused by it: clocks of logs differ a little."""
 IN_TIME_REQUESTS = 10.0
 SPEED_OF_SERVICE = frozenset({"queue", "speed", "service"})
 
@@ -131,7 +133,8 @@ def _explains(cause: Clue, clue: Clue) -> bool:
         mutual = cause.rule in clue.explains
         return not mutual and not clue.named and cause.confidence >= CERTAIN and cause.subject == clue.subject
     near = cause.subject == clue.subject or not cause.subject.engine or not clue.subject.engine
-    return near or cause.picture == "fleet"
+    before = cause.rule == "gpu_hardware_fault" and cause.named and cause.onset_at <= clue.onset_at + AFTER_S
+    return near or before or cause.picture == "fleet"
 
 
 def _explained(cause: Clue, causes: Sequence[Clue]) -> bool:

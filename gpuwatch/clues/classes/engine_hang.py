@@ -158,7 +158,7 @@ def _stands_still(s: Sighting, seen: Sight, looks: list[Moment], moving: Progres
     if moving.says != "still" or not inside or inside[-1].at < looks[-1].at:
         return
     now = looks[-1]
-    if now.running < 1 and known(now.kv) <= EMPTY_KV:
+    if now.running < 1 and not math.isnan(now.kv):
         return  # that is admits_nobody
     enough_s = LONG_S if moving.trusted else AT_FINISH_S
     device, why = _device(s, seen)

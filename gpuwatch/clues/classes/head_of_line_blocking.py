@@ -29,6 +29,8 @@ def clues(s: Sighting) -> Iterator[Clue]:
             continue
         if q.flowing is False or q.admitting or q.looks < 2:
             continue
+        if q.admitting is None and q.waiting < max(FEW_WAIT, 0.1 * q.running):
+            continue  # it need not be the same ones who wait
         yield _clue(seen, q, looks)
 
 
