@@ -19,7 +19,12 @@ class OversizedRequest:
     pool_ratio: float
     kind: str = "oversized_request"
 
+    @property
+    def request_id(self) -> str:
+        """Its request's."""
+        return f"oversized-{self.at:.3f}"
+
     def let_in(self, engine: Engine, now: float) -> None:
         """Hand it to the engine past the check of sizes."""
         tokens = max(int(engine.pool_blocks * engine.pool.block_tokens * self.pool_ratio), 1)
-        engine.let_in(Request(f"oversized-{self.at:.3f}", tokens, 16, now, 16))
+        engine.let_in(Request(self.request_id, tokens, 16, now, 16))

@@ -55,6 +55,7 @@ class Faults:
         self._let_in: set[OversizedRequest] = set() if before is None else before._let_in
         coming = [fault for fault in of(OversizedRequest) if fault not in self._let_in]
         self._oversized: list[OversizedRequest] = sorted(coming, key=lambda fault: fault.at)
+        self._taken_back = self._let_in.difference(of(OversizedRequest))
         self._lost_aborts: list[LostAbort] = of(LostAbort)
         self._proxies: list[LumpyProxy] = of(LumpyProxy)
         self._growing: list[HostMemoryLeak] = of(HostMemoryLeak)
@@ -138,6 +139,10 @@ class Faults:
         if engine.up:
             for leak in self._leaks:
                 leak.act(engine, now)
+            while self._taken_back:  # the fault was ended: its request must not block the queue for ever
+                ended = self._taken_back.pop()
+                self._let_in.discard(ended)
+                engine.abort(ended.request_id)
             while self._oversized and self._oversized[0].at <= now:
                 self._let_in.add(self._oversized[0])
                 self._oversized.pop(0).let_in(engine, now)

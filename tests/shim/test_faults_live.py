@@ -116,6 +116,16 @@ def test_a_proxy_passes_tokens_on_in_lumps() -> None:
         assert said(text) == said(same)
 
 
+def test_an_oversized_request_blocks_the_queue_until_its_fault_is_ended() -> None:
+    """Nobody is served behind it; when the fault is ended, the request is gone with the next step."""
+    with served() as (_, client):
+        number = begin(client, "oversized_request")
+        with pytest.raises(httpx.ReadTimeout):
+            client.post("/v1/completions", json={"prompt": "a", "max_tokens": 2}, timeout=1.0)
+        client.delete(f"/admin/faults/{number}")
+        assert ask(client).status_code == 200
+
+
 def said(stream: str) -> str:
     """The text of all events of a stream."""
     return "".join(re.findall(r'"text":"((?:[^"\\]|\\.)*)"', stream))
