@@ -21,6 +21,7 @@ PHRASES: tuple[Phrase, ...] = (
     *errors.PHRASES,
 )
 
+_LITERALS = tuple(phrase.literal for phrase in PHRASES)
 _QUOTES_CLIENTS = (
     "Received request ", "Added request ", "Generated response ", "Receive: obj=", "Finish: obj=", "Receive: ",
     "GenerateReqInput(", "prompt: '", 'prompt: "', "prompt='", 'prompt="', "prompt_token_ids", "input_ids=",
@@ -37,6 +38,11 @@ def without_clients_text(text: str) -> str:
         if found >= 0:
             cut = found
     return text[:cut]
+
+
+def says_something(text: str) -> bool:
+    """Whether any phrase stands in a text."""
+    return any(map(text.__contains__, _LITERALS))
 
 
 def phrases_in(text: str) -> list[tuple[Phrase, int]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import select
-import sys
 import zlib
 from collections import Counter
 from pathlib import Path
@@ -19,6 +18,7 @@ BYTES_A_LOOK = 1024 * 1024
 LINE_BYTES = 64 * 1024
 HEAD_BYTES = 256 * 1024
 TAIL_BYTES = 64 * 1024
+STANDARD_INPUT = 0
 _MARK_BYTES = 64
 
 
@@ -169,7 +169,7 @@ class PipeLines:
     def __init__(self, descriptor: int | None = None) -> None:
         self.cut: Counter[str] = Counter()
         self.ended = False
-        self._descriptor = sys.stdin.fileno() if descriptor is None else descriptor
+        self._descriptor = STANDARD_INPUT if descriptor is None else descriptor
         self._splitter = Splitter(self.cut)
 
     def look(self) -> list[bytes]:

@@ -101,7 +101,7 @@ def read_log(lines: Iterable[bytes], engine: str, start_at: float | None = None)
             first_at = reader.timeline.now
         if not reader.told.is_empty:
             seconds.add(reader.take_told())
-    reader.flush()
+    reader.flush(ended=True)
     last_at = reader.timeline.now
     if not math.isnan(last_at):
         reader.advance(math.floor(last_at) + 1)

@@ -13,7 +13,7 @@ import msgspec
 
 from ...catalog import check_value
 from .distributions import Distributions
-from .engines import look_at, without_clients_text
+from .engines import look_at, says_something, without_clients_text
 from .found import Facts, Found, Notice, Observed, Slot, Stats
 from .kinds import NOTICES
 from .pace import Pace
@@ -73,9 +73,9 @@ class LogReader:
         for text in self._unwrap.feed(shortened(raw, self.cut)):
             self._text(text, arrived_at)
 
-    def flush(self, arrived_at: float | None = None) -> None:
-        """No line follows for now: what was held back is whole."""
-        for text in self._unwrap.flush():
+    def flush(self, arrived_at: float | None = None, ended: bool = False) -> None:
+        """No line follows for now, so that a stats line is whole. `ended`: none ever will, and pieces are whole, too."""
+        for text in self._unwrap.flush() if ended else ():
             self._text(text, arrived_at)
         for line in self._joiner.flush():
             self._whole(line, arrived_at)
@@ -114,8 +114,9 @@ class LogReader:
         return told
 
     def _text(self, text: str, arrived_at: float | None) -> None:
+        text = without_clients_text(text)
         before: Line | None = None
-        for record in records(without_clients_text(text)):
+        for record in records(text) if says_something(text) else [text]:
             line = strip(record)
             if before is not None and not line.prefixed:  # it shares a line with a record that has one
                 line.stamp, line.prefixed = before.stamp, before.prefixed
@@ -124,7 +125,7 @@ class LogReader:
                 self._whole(whole, arrived_at)
 
     def _whole(self, line: Line, arrived_at: float | None) -> None:
-        said = [(phrase, found) for phrase, found in look_at(line.text) if found]
+        said = [(phrase, found) for phrase, found in look_at(line.text) if found] if says_something(line.text) else []
         found = [one for _, several in said for one in several]
         second_runs = self.timeline.counts["second_run"]
         at = self._place(line, arrived_at, found)

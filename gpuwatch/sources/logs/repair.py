@@ -20,9 +20,9 @@ _STARTS = re.compile(
 _NUMBER_END = re.compile(r"[\d.]{0,16}[%,]?\s{0,8}")
 _REST_CHARS = 2048
 _MOST_RECORDS = 64
-_STATS_HEAD = re.compile(
-    r"Engine \d{3}:|Engines Aggregated:|Avg prompt|Avg thr |Decode batch|Prefill batch|global_rank ="
-)
+_HEADS = (
+    "Engine 0", "Engines Aggregated:", "Avg prompt", "Avg thr ", "Decode batch", "Prefill batch", "global_rank =",
+)  # fmt: skip
 
 
 def records(text: str) -> list[str]:
@@ -74,4 +74,5 @@ class Joiner:
 
 def may_be_torn(line: Line) -> bool:
     """Whether the next line may be the rest of this one: it has the head of a stats line."""
-    return line.counts or _STATS_HEAD.search(line.text[:_REST_CHARS]) is not None
+    head = line.text[:_REST_CHARS]
+    return line.counts or any(part in head for part in _HEADS)

@@ -51,7 +51,7 @@ class LogSource:
         self._over["lines"] += max(0, len(lines) - LINES_A_LOOK)
         for line in lines[-LINES_A_LOOK:]:
             self._reader.feed(line, now)
-        self._reader.flush(now)
+        self._reader.flush(now, ended=self._lines.ended)
         self._reader.advance(now)
         if self._lines.ended:
             self._reader.end()
@@ -70,7 +70,7 @@ class LogSource:
         for line in lines:
             before.feed(line)
             before.forget_rows()
-        before.flush()
+        before.flush(ended=True)
         self._reader.take_over(before, min(written_at, now), now)
         self._began = True
         log.info("%s: following; %d lines were there", self.name, len(lines))

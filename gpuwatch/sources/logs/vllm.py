@@ -28,6 +28,11 @@ _NAMES = {
     "gpu kv cache usage": "kv_percent",
     "gpu kv cache used": "kv_percent",
     "cpu kv cache usage": "cpu_kv_percent",
+    # V1 names the device that it runs on.
+    "xpu kv cache usage": "kv_percent",
+    "tpu kv cache usage": "kv_percent",
+    "hpu kv cache usage": "kv_percent",
+    "npu kv cache usage": "kv_percent",
     "prefix cache hit rate": "hit_percent",
 }
 
@@ -36,7 +41,9 @@ def _stats(text: str, at: int) -> tuple[Found, ...]:
     said = {_NAMES[name]: number for name, number in pairs(text, at).items() if name in _NAMES and number >= 0}
     if len(said) < 2:
         return ()
-    is_v0 = "pending" in said or "swapped" in said or "cpu_kv_percent" in said
+    is_v0 = "pending" in said or "swapped" in said
+    if not is_v0 and "cpu_kv_percent" in said:  # V1 on a CPU; V0 always prints it, beside the GPU's
+        said.setdefault("kv_percent", said["cpu_kv_percent"])
     gauges = _gauges(said)
     rates = {}
     for name, signal in (("prompt_rate", "prompt"), ("generation_rate", "generated")):
