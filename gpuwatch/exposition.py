@@ -55,11 +55,16 @@ class Page(msgspec.Struct, frozen=True):
 
 
 # Possessive quantifiers: a hostile line is read once, never backtracked into.
-_LINE = re.compile(rb'([a-zA-Z_:][a-zA-Z0-9_:]*+)?[ \t]*+(\{(?:[^"{}]|"(?:[^"\\]|\\.)*+")*+\})?[ \t]*+')
+_LINE = re.compile(rb'[ \t]*+([a-zA-Z_:][a-zA-Z0-9_:]*+)?[ \t]*+(\{(?:[^"{}]|"(?:[^"\\]|\\.)*+")*+\})?[ \t]*+')
 _LABEL = re.compile(rb'[ \t]*+(?:"((?:[^"\\]|\\.)*+)"|([a-zA-Z_][a-zA-Z0-9_]*+))[ \t]*+(=[ \t]*+"((?:[^"\\]|\\.)*+)")?')
 _BETWEEN_LABELS = re.compile(rb"[ \t]*+(?:,[ \t]*+|$)")
+_HASH, _BLANK = 35, b" \t\r\f\v"
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _UNESCAPED = {"n": "\n", "\\": "\\", '"': '"'}
+
+
+_ENDS = (b"", b"\r", b"# EOF", b"# EOF\r")
+"""What may stand behind the last line feed of a complete page; anything else may have been cut in the middle."""
 
 
 def split_page(body: bytes, limits: Limits = DEFAULT_LIMITS) -> tuple[list[bytes], bool]:
@@ -69,7 +74,7 @@ def split_page(body: bytes, limits: Limits = DEFAULT_LIMITS) -> tuple[list[bytes
         body = body[: limits.page_bytes]
     lines = body.split(b"\n", limits.lines)
     rest = lines.pop()
-    return lines, cut or bool(rest)
+    return lines, cut or rest not in _ENDS
 
 
 def parse(body: bytes, wanted: Container[str] | None = None, limits: Limits = DEFAULT_LIMITS) -> Page:
@@ -81,8 +86,8 @@ def parse(body: bytes, wanted: Container[str] | None = None, limits: Limits = DE
     names: dict[bytes, bool] = {}
     dropped = int(cut)
     for index, line in enumerate(lines):
-        if not line or line[0] == 35 or line.isspace():  # 35 is "#": help, type, unit, end
-            continue
+        if not line or line[0] == _HASH or (line[0] in _BLANK and line.lstrip()[:1] in (b"", b"#")):
+            continue  # help, type, unit, end
         if len(line) > limits.line_bytes:
             dropped += 1
             continue
