@@ -36,6 +36,8 @@ FORMS = {
     "V1 with a process tag": "(APIServer pid=17) " + V1.replace(":118", ":273"),
     "V1 with all optional fields": V1.replace("GPU KV", "Deferred: 5 reqs, Preemptions: 2, GPU KV")
     + ", Corrupted: 0 reqs, External prefix cache hit rate: 3.0%, MM cache hit rate: 0.0%",
+    "V1 on a CPU": V1.replace("GPU KV", "CPU KV"),
+    "V1 on another device": V1.replace("GPU KV", "XPU KV"),
     "aggregated over engines": V1.replace("Engine 000", "4 Engines Aggregated"),
     "Rust front end": RUST,
     "a vendor's build": V0.replace("Running", "Max iteration time: 386.7 ms, Avg time/tok:149.4 ms, Running"),
