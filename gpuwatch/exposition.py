@@ -91,16 +91,13 @@ def parse(body: bytes, wanted: Container[str] | None = None, limits: Limits = DE
         if len(line) > limits.line_bytes:
             dropped += 1
             continue
-        found = _read_head(line, names, wanted, limits)
+        found = _read_head(line, names, wanted, limits, full=len(series) >= limits.series)
         if found is None:
             dropped += 1
             continue
         one, end, cuts = found
-        if one is None:
-            continue
         dropped += cuts
-        if len(series) >= limits.series:
-            dropped += 1
+        if one is None:
             continue
         value = sample_value(line[end:])
         dropped += value is None
@@ -131,9 +128,12 @@ def sample_value(tail: bytes) -> float | None:
 
 
 def _read_head(
-    line: bytes, names: dict[bytes, bool], wanted: Container[str] | None, limits: Limits
+    line: bytes, names: dict[bytes, bool], wanted: Container[str] | None, limits: Limits, *, full: bool
 ) -> tuple[Series | None, int, int] | None:
-    """Name and labels of a line, where its value begins, values cut; no series if unwanted; None if unreadable."""
+    """Name and labels of a line, where its value begins, how much was cut; None if unreadable.
+
+    No series where it is unwanted, or where the page is `full` of wanted ones: then it is cut.
+    """
     match = _LINE.match(line)
     if match is None or match.end() == len(line):
         return None
@@ -156,6 +156,8 @@ def _read_head(
         keep = names[name] = wanted is None or name.decode() in wanted
     if not keep:
         return None, 0, 0
+    if full:
+        return None, 0, 1
     if read is None:
         read = _read_labels(braces, limits)
     if read is None or "" in read[0]:

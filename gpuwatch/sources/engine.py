@@ -72,7 +72,7 @@ class EngineSource:
         """Ask once. A failure is a Batch with `error` that also says `scrape_up` = 0."""
         try:
             lane, response = await self._look(now)
-            report = self._page.read(response.body, self._clock.now(), lane, _started(response.headers))
+            report = self._page.read(_ended(response), self._clock.now(), lane, _started(response.headers))
         except (ScrapeError, ValueError) as error:
             reason = f"{error.reason}: {error}" if isinstance(error, ScrapeError) else str(error)
             at = self._clock.now()
@@ -175,6 +175,12 @@ class EngineSource:
     def _up(self, at: float, took_s: float, up: float) -> Frame:
         source = "page-fast" if self._page.fast_apart else "page"
         return Frame(self.subject, source, ("scrape_seconds", "scrape_up"), np.array([at]), np.array([[took_s, up]]))
+
+
+def _ended(response: Response) -> bytes:
+    """The page with a line feed at its end where the answer says how long it is: then nothing was cut."""
+    framed = "content-length" in response.headers or "transfer-encoding" in response.headers
+    return response.body if not framed or response.body.endswith(b"\n") else response.body + b"\n"
 
 
 def _started(headers: Mapping[str, str]) -> float:
