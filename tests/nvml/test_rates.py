@@ -2,9 +2,12 @@
 
 import pytest
 
+from gpuwatch.config import ConfigError, parse
+from gpuwatch.sources.devices import device_sources
 from gpuwatch.sources.pace import Rates
 from tests.nvml.looking import Looker
 from tests.nvml.scripted import hopper
+from tests.sources.stub_server import HandClock
 
 
 def fleet(install, **more):
@@ -61,3 +64,20 @@ def test_a_usual_second_of_eight_devices_is_less_than_a_hundred_calls(install):
     before = sum(nvml.calls.values())
     run(looker, 60, 1)
     assert (sum(nvml.calls.values()) - before) / 60 < 100
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("usage_hz", 6), ("usage_hz", 0.1), ("processes_every_s", 5), ("slow_every_s", 0), ("nvml", "on")],
+)
+def test_a_configuration_cannot_ask_more_than_the_driver_can_bear(key, value):
+    with pytest.raises(ConfigError, match=f"gpu.{key}"):
+        parse({"gpu": {key: value}})
+
+
+def test_drivers_are_asked_as_configured():
+    none = parse({"gpu": {"nvml": False, "amd": False, "intel": False}}).gpu
+    every = parse({"gpu": {"nvml": True, "amd": True, "intel": True}}).gpu
+    clock = HandClock()
+    assert device_sources(none, clock, "node7", 1.0) == []
+    assert [source.name for source in device_sources(every, clock, "node7", 1.0)] == ["nvml", "amd", "intel"]
