@@ -78,6 +78,13 @@ def devices() -> str:
     return _table(head, rows)
 
 
+def notices() -> str:
+    """The kinds of notices that logs bring."""
+    from gpuwatch.sources.logs.kinds import NOTICES
+
+    return _table(("kind", "what it says"), (f"| `{kind}` | {_cell(text)} |" for kind, text in NOTICES.items()))
+
+
 def agent_commands() -> str:
     """Every command of `gpuwatch` with its options."""
     from gpuwatch.cli import main
@@ -126,6 +133,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "signals": signals,
     "engine_settings": engine_settings,
     "devices": devices,
+    "notices": notices,
     "agent_commands": agent_commands,
     "engine_commands": engine_commands,
 }

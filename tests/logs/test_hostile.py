@@ -57,7 +57,7 @@ PIECES = st.sampled_from(
 ODD = st.lists(PIECES | st.text(max_size=20) | st.floats().map(str) | st.integers().map(str), max_size=15)
 
 
-@settings(max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(
     st.lists(ODD.map(" ".join).map(str.encode) | st.binary(max_size=200), max_size=12), st.none() | st.floats(0, 4e9)
 )
@@ -65,6 +65,7 @@ def test_any_log_is_read(lines, start_at):
     assert_sane(read_log(lines, "e", start_at))
 
 
+@settings(deadline=None, max_examples=40)
 @given(st.data())
 def test_a_mutated_line_is_read(data):
     line = bytearray(v1(0, 382.6, 118.5, 35, 117, 99.2).encode())

@@ -6,7 +6,7 @@ import re
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwatch.sources.logs import LogRead, read_log
@@ -68,6 +68,7 @@ def test_nothing_of_a_text_is_told(line):
 WORDS = st.text(st.characters(min_codepoint=33, max_codepoint=0x2FFF), min_size=1, max_size=12)
 
 
+@settings(deadline=None, max_examples=60)
 @given(
     phrase=st.sampled_from(PHRASES),
     before=st.lists(WORDS, max_size=4),

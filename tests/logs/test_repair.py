@@ -2,7 +2,7 @@
 # ruff: noqa: E501  (a line of a log is as long as it is)
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwatch.sources.logs.reader import LINE_BYTES
@@ -15,6 +15,7 @@ SGLANG = (
 )
 
 
+@settings(deadline=None, max_examples=40)
 @given(st.integers(len(WHOLE) - 60, len(WHOLE) - 1) | st.integers(60, len(WHOLE) - 1))
 def test_a_line_of_vllm_may_be_wrapped_anywhere(cut):
     found = read(WHOLE[:cut], WHOLE[cut:], 'INFO:     10.0.0.1:7 - "GET /health HTTP/1.1" 200 OK')
@@ -22,6 +23,7 @@ def test_a_line_of_vllm_may_be_wrapped_anywhere(cut):
     assert found.torn == 1
 
 
+@settings(deadline=None, max_examples=40)
 @given(st.integers(50, len(SGLANG) - 1))
 def test_a_line_of_sglang_may_be_wrapped_anywhere(cut):
     found = read(SGLANG[:cut], SGLANG[cut:])
