@@ -3,6 +3,7 @@
 Played in virtual time on an H100; what is compared is what clients and watchers would see, with and without the cure.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -11,6 +12,7 @@ import pytest
 
 from engine_shim.devices import DEVICES
 from engine_shim.scenario import load_scenario
+from gpuwatch.rules.families import FAMILY_OF
 from tests.shim.outcomes import SCENARIOS, Outcome, play, read
 
 COMING = sorted(path.stem for path in (SCENARIOS / "coming").glob("*.toml"))
@@ -157,6 +159,16 @@ def _played(stem: str, cured: bool, until_s: float) -> Outcome:
 
 def test_every_scenario_is_checked_here():
     assert set(COMING) == {*CASES, *HEALTHY}
+
+
+def test_every_class_has_a_scenario_or_the_docs_say_why_not():
+    """A class's scenarios are called as it is, or so and what is particular about them."""
+    files = [path.stem for folder in (SCENARIOS, SCENARIOS / "coming") for path in folder.glob("*.toml")]
+    without = {stem for stem in FAMILY_OF if not any(f == stem or f.startswith(f"{stem}_") for f in files)}
+    page = (SCENARIOS.parents[1] / "docs" / "scenario.md").read_text()
+    [said] = re.findall(r"Three classes have no scenario.*?\n\n", page, re.DOTALL)
+    assert without == {"replica_imbalance", "capacity_loss", "host_io_contention"}
+    assert all(f"`{stem}`" in said for stem in without)
 
 
 @pytest.mark.parametrize("stem", COMING)
