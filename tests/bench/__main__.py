@@ -15,7 +15,12 @@ from tests.bench.row import Row, table
 ROWS: tuple[tuple[str, str, str], ...] = (
     ("page", "read", "read the wanted signals of a page"),
     ("page", "scraped", "engine's cost of a hot scrape"),
+    ("scrape", "hot", "hot scrape of a prometheus_client server"),
+    ("scrape", "share", "a server's core at the default rates"),
     ("spans", "decoded", "OTLP spans decoded per core"),
+    ("spans", "tree", "OTLP spans of the bundled engine's tree"),
+    ("spans", "through_http", "OTLP spans through the HTTP receiver"),
+    ("spans", "through_grpc", "OTLP spans through the gRPC receiver"),
     ("windows", "second_of_windows", "windows, 100 signals at 10 Hz"),
     ("rules", "whole_second", "pipeline, a second of one engine"),
     ("recorder", "per_sample", "recorder, bytes a sample"),
@@ -40,7 +45,6 @@ ROWS: tuple[tuple[str, str, str], ...] = (
 """File, function, and name of each row, in the order of the table."""
 
 NOT_BUILT = (
-    "OTLP over gRPC",
     "engine lost in a vLLM API server",
 )
 
