@@ -69,12 +69,12 @@ def stages_of(dialect: SpanDialect, facts: dict[str, Floats], start: Floats, end
     if dialect.prefill_holds_queue:
         front = np.where(np.isnan(front), ttft - prefill, front)
         prefill = prefill - queue
-    before_token = np.nan_to_num(front) + np.nan_to_num(transfer)
+    before_token = _or_zero(front) + _or_zero(transfer)
     prefill = np.where(np.isnan(prefill), ttft - queue - before_token, prefill)
     whole = np.where(np.isnan(facts["e2e_s"]), end - start, facts["e2e_s"])
     decode = np.where(np.isnan(decode), whole - ttft, decode)
     chained = ~np.isnan(queue) & (prefill >= 0)  # all that lies before the first token is known
-    rest = np.where(chained, ttft - queue - prefill - np.nan_to_num(transfer), math.nan)
+    rest = np.where(chained, ttft - queue - prefill - _or_zero(transfer), math.nan)
     front = np.maximum(np.where(np.isnan(front), rest, front), 0.0)
     pieces: list[Piece] = []
     at = start
@@ -85,7 +85,7 @@ def stages_of(dialect: SpanDialect, facts: dict[str, Floats], start: Floats, end
         ("transfer", transfer),
     )
     for name, length in lengths:
-        until = np.minimum(at + np.nan_to_num(length), end)
+        until = np.minimum(at + _or_zero(length), end)
         shown = length > (SHORTEST_S if name == "preprocess" else 0.0)
         pieces.append((name, *_shown(shown, at, until)))
         at = until
@@ -94,6 +94,10 @@ def stages_of(dialect: SpanDialect, facts: dict[str, Floats], start: Floats, end
     pieces.append(("decode", *_shown(decode > 0, first, until)))
     pieces.append(("postprocess", *_shown((decode > 0) & (end - until > SHORTEST_S), until, end)))
     return [piece for piece in pieces if len(piece[1])]
+
+
+def _or_zero(values: Floats) -> Floats:
+    return np.where(np.isnan(values), 0.0, values)
 
 
 def _shown(shown: Array, start: Floats, end: Floats) -> tuple[Array, Floats, Floats]:

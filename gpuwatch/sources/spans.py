@@ -7,11 +7,11 @@ ring. Spans that cannot be told at once, because the rest of their tree is in an
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
 
 import msgspec
 import numpy as np
@@ -126,7 +126,7 @@ class SpanDecoder:
         is_root = root & good & _has(dialect.root_has, spans)
         is_part = belongs & good & ~is_root
         out.reasons["not_requests"] += int((good & ~is_root & ~is_part).sum())
-        whole = _Whole(self, dialect, spans, np.flatnonzero(is_root), subject, start, end, scope.scope)
+        whole = _Whole(self._salt, dialect, spans, np.flatnonzero(is_root), subject, start, end, scope.scope)
         parts = np.flatnonzero(is_part)
         if dialect.scattered:
             out.waiting += whole.roots(np.arange(len(whole.rows)))
@@ -151,7 +151,8 @@ class SpanDecoder:
         alone = ~has_children & ~waits
         told = [whole.columns(np.flatnonzero(~waits)), *whole.stages(alone)]
         if near.any():
-            rows, of = parts[near], parent[near]
+            in_time = np.argsort(start[parts[near]], kind="stable")
+            rows, of = parts[near][in_time], parent[near][in_time]
             codes = np.array([STAGE[s] for s in stage[rows].tolist()], np.uint8)
             told.append(whole.columns_of(of, codes, start[rows], end[rows]))
             out.told += whole.roots(np.flatnonzero(has_children))
@@ -200,7 +201,7 @@ class SpanDecoder:
 
     def hashed(self, id_: bytes) -> int:
         """The salted hash of an id."""
-        return int.from_bytes(hashlib.blake2b(id_, digest_size=8, key=self._salt).digest(), "little")
+        return int.from_bytes(blake2b(id_, digest_size=8, key=self._salt).digest(), "little")
 
 
 class _Output:
@@ -217,7 +218,7 @@ class _Whole:
     """The roots of one scope: keys, facts, outcomes."""
 
     def __init__(
-        self, decoder: SpanDecoder, dialect: SpanDialect, spans: SpanColumns, rows: Array, subject: Subject,
+        self, salt: bytes, dialect: SpanDialect, spans: SpanColumns, rows: Array, subject: Subject,
         start: Floats, end: Floats, scope: str,
     ) -> None:  # fmt: skip
         self.rows = rows
@@ -225,7 +226,7 @@ class _Whole:
         self.facts = facts_of(dialect, spans, rows)
         self._dialect, self._spans, self._subject = dialect, spans, subject
         keep_hashes = dialect.hashed_ids and scope.startswith(dialect.scopes)
-        self.keys = np.array(_keys(decoder, dialect, spans, rows, keep_hashes), np.uint64)
+        self.keys = _keys(salt, dialect, spans, rows, keep_hashes)
         self.outcome = _outcomes(dialect, spans, rows)
 
     def columns(self, of: Array) -> _Part:
@@ -273,24 +274,28 @@ _Part = dict[str, Array]
 _COLUMNS = ("request", "stage", "start", "end", *TOKENS, "outcome")
 
 
-def _keys(decoder: SpanDecoder, dialect: SpanDialect, spans: SpanColumns, rows: Array, keep_hashes: bool) -> list[int]:
+def _keys(salt: bytes, dialect: SpanDialect, spans: SpanColumns, rows: Array, keep_hashes: bool) -> Array:
     """Salted hashes of the requests' ids; of their span ids where they have none.
 
     A client's trace may hold many requests, the id of a span never does.
     """
     ids = [b""] * len(rows)
     for attribute in reversed(dialect.request_id):
-        if column := spans.texts.get(attribute):
+        column = spans.texts.get(attribute)
+        if column and len(rows) == len(column):
+            ids = column if all(column) else [said or id_ for said, id_ in zip(column, ids, strict=True)]
+        elif column:
             ids = [column[row] or id_ for row, id_ in zip(rows.tolist(), ids, strict=True)]
+    if not all(ids):
+        own = spans.span[rows].tolist()
+        ids = [id_ or span.to_bytes(8, "big") for id_, span in zip(ids, own, strict=True)]
+    digests = [blake2b(id_, digest_size=8, key=salt).digest() for id_ in ids]
+    keys = np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
     if keep_hashes:
-        return [
-            int(id_, 16) if _HASH.fullmatch(id_) else decoder.hashed(id_ or int(spans.span[row]).to_bytes(8, "big"))
-            for row, id_ in zip(rows.tolist(), ids, strict=True)
-        ]
-    hashed = decoder.hashed
-    if all(ids):
-        return [hashed(id_) for id_ in ids]
-    return [hashed(id_ or int(spans.span[row]).to_bytes(8, "big")) for row, id_ in zip(rows.tolist(), ids, strict=True)]
+        for i, id_ in enumerate(ids):
+            if _HASH.fullmatch(id_):
+                keys[i] = int(id_, 16)
+    return keys
 
 
 def _outcomes(dialect: SpanDialect, spans: SpanColumns, rows: Array) -> Array:

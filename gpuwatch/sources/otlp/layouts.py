@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .columns import Array, SpanColumns, Wanted
+from .columns import TEXT_BYTES, Array, SpanColumns, Wanted
 from .shape import Shape, put, shape_of
 
 MOST_LAYOUTS = 256
@@ -22,6 +22,9 @@ SHORTEST_BYTES = 28
 
 FEWEST = 3
 """So many spans of one length must be unread before one of them is learned."""
+
+Rows = slice | Array
+"""Neighbouring rows, or some."""
 
 _TRIES = 8
 """Layouts learned for one length of one export: what differs in every span is not learned forever."""
@@ -47,7 +50,7 @@ class Layout:
         np.not_equal(differs, self._expected, out=differs.view(bool))
         return np.asarray(~differs.view(bool).any(axis=1))
 
-    def read(self, columns: SpanColumns, rows: Array, block: NDArray[np.uint8]) -> None:
+    def read(self, columns: SpanColumns, rows: Rows, block: NDArray[np.uint8]) -> None:
         """Write the spans of a block, one a row, into their rows."""
         shape = self.shape
         if shape.trace[1] == 16 and shape.span[1] == 8 and shape.parent[1] in (0, 8):
@@ -60,15 +63,19 @@ class Layout:
             columns.start_ns[rows] = _words(block, shape.start, 8, "<u8")[:, 0]
         if shape.end >= 0:
             columns.end_ns[rows] = _words(block, shape.end, 8, "<u8")[:, 0]
-        columns.name[rows] = columns.name_code(self.name[:256])
+        columns.name[rows] = columns.name_code(self.name[:TEXT_BYTES])
         columns.kind[rows], columns.failed[rows] = shape.kind, shape.failed
         for key, at, width, double in shape.numbers:
             values = _words(block, at, 8, "<f8")[:, 0] if double else _integers(block, at, width)
             columns.number_column(key)[rows] = values
         for key, at, width in shape.texts:
             column, text = columns.text_column(key), block[:, at : at + width].tobytes()
-            for i, row in enumerate(rows.tolist()):
-                column[row] = text[i * width : (i + 1) * width]
+            texts = [text[i : i + width] for i in range(0, len(text), width)] if width else [b""] * len(block)
+            if isinstance(rows, slice):
+                column[rows] = texts
+            else:
+                for row, one in zip(rows.tolist(), texts, strict=True):
+                    column[row] = one
 
 
 class Layouts:
@@ -78,50 +85,49 @@ class Layouts:
         self._by_length: dict[int, list[Layout]] = {}
         self._count = 0
 
-    def read(self, spans: list[bytes], wanted: Wanted, most_attributes: int) -> tuple[SpanColumns, int, int]:
-        """The columns of these spans, the attributes cut, and the fields walked. OtlpError where one is none."""
-        columns = SpanColumns(len(spans))
-        by_length: dict[int, list[int]] = {}
-        for row, span in enumerate(spans):
-            by_length.setdefault(len(span), []).append(row)
-        cut = walked = 0
-        for length, rows in by_length.items():
+    def read(self, spans: dict[int, list[bytes]], wanted: Wanted, most_attributes: int) -> tuple[SpanColumns, int, int]:
+        """The columns of spans (by their length), the attributes cut, the fields walked. OtlpError where one is none."""
+        columns = SpanColumns(sum(map(len, spans.values())))
+        base = cut = walked = 0
+        for length, alike in spans.items():
+            first, base = base, base + len(alike)
             if length < SHORTEST_BYTES:
                 continue  # not even its ids fit in: rows without ids, as any such span
-            if len(rows) >= FEWEST and length <= MOST_BYTES:
-                rows = self._block(columns, spans, rows, wanted, most_attributes)
-            for row in rows:
-                shape = shape_of(spans[row], wanted, most_attributes)
-                put(columns, row, spans[row], shape)
+            if len(alike) >= FEWEST and length <= MOST_BYTES:
+                left = self._block(columns, alike, first, wanted, most_attributes)
+            else:
+                left = list(range(len(alike)))
+            for i in left:
+                shape = shape_of(alike[i], wanted, most_attributes)
+                put(columns, first + i, alike[i], shape)
                 cut += max(0, shape.attributes - most_attributes)
                 walked += shape.fields
         return columns, cut, walked
 
     def _block(
-        self, columns: SpanColumns, spans: list[bytes], rows: list[int], wanted: Wanted, most_attributes: int
+        self, columns: SpanColumns, alike: list[bytes], first: int, wanted: Wanted, most_attributes: int
     ) -> list[int]:
-        """Read spans of one length by the layouts that are known or learned here; the rows that fit none."""
-        length = len(spans[rows[0]])
-        block = np.frombuffer(b"".join([spans[row] for row in rows]), np.uint8).reshape(len(rows), length)
-        left = np.array(rows, np.intp)
-        known = self._by_length.get(length, ())
-        for layout in known:
+        """Read spans of one length into the rows from `first` by layouts that are known or learned; which fit none."""
+        length = len(alike[0])
+        block = np.frombuffer(b"".join(alike), np.uint8).reshape(len(alike), length)
+        left: Rows = slice(first, first + len(alike))
+        for layout in self._by_length.get(length, ()):
             left, block = _taken(layout, columns, left, block)
-            if not len(left):
+            if not len(block):
                 return []
         for _ in range(_TRIES):
-            if len(left) < FEWEST:
+            if len(block) < FEWEST:
                 break
-            span = spans[left[0]]
+            span = block[0].tobytes()
             shape = shape_of(span, wanted, most_attributes)
             if not shape.learnable:
                 break
-            before = len(left)
+            before = len(block)
             layout = Layout(span, shape)
             left, block = _taken(layout, columns, left, block)
-            if before - len(left) >= FEWEST:
+            if before - len(block) >= FEWEST:
                 self._keep(length, layout)
-        return [int(row) for row in left]
+        return [int(row) - first for row in _numbered(left)] if len(block) else []
 
     def _keep(self, length: int, layout: Layout) -> None:
         if self._count >= MOST_LAYOUTS:
@@ -132,17 +138,22 @@ class Layouts:
 
 
 def _taken(
-    layout: Layout, columns: SpanColumns, rows: Array, block: NDArray[np.uint8]
-) -> tuple[Array, NDArray[np.uint8]]:
+    layout: Layout, columns: SpanColumns, rows: Rows, block: NDArray[np.uint8]
+) -> tuple[Rows, NDArray[np.uint8]]:
     """Read what matches; what is left."""
     fits = layout.matches(block)
     if fits.all():
         layout.read(columns, rows, block)
-        return rows[:0], block[:0]
+        return slice(0, 0), block[:0]
     if fits.any():
-        layout.read(columns, rows[fits], block[fits])
-        return rows[~fits], block[~fits]
+        numbered = _numbered(rows)
+        layout.read(columns, numbered[fits], block[fits])
+        return numbered[~fits], block[~fits]
     return rows, block
+
+
+def _numbered(rows: Rows) -> Array:
+    return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
 
 
 def _words(block: NDArray[np.uint8], at: int, width: int, kind: str) -> Array:

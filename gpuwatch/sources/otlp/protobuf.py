@@ -39,9 +39,9 @@ class ProtobufReader:
             walked += steps
             for group_at, group_end in groups:
                 most = left if len(scopes) < limits.scopes else 0
-                name, spans, more, steps = _scope_spans(body, group_at, group_end, most)
-                left -= len(spans)
-                cut_spans += more
+                name, spans, count, steps = _scope_spans(body, group_at, group_end, most)
+                left -= min(count, most)
+                cut_spans += max(0, count - most)
                 if spans:
                     columns, cut, fields_walked = self._layouts.read(spans, self._wanted, limits.attributes)
                     scopes.append(Scope(resource, name, columns))
@@ -71,10 +71,10 @@ class ProtobufReader:
         return resource, groups, steps
 
 
-def _scope_spans(body: bytes, at: int, end: int, most: int) -> tuple[str, list[bytes], int, int]:
-    """The scope's name, the bytes of the first `most` spans, how many more there are, the other fields walked."""
-    spans: list[bytes] = []
-    name, more, steps = "", 0, 0
+def _scope_spans(body: bytes, at: int, end: int, most: int) -> tuple[str, dict[int, list[bytes]], int, int]:
+    """The scope's name, the bytes of the first `most` spans by their length, how many there are, fields walked."""
+    spans: dict[int, list[bytes]] = {}
+    name, count, steps = "", 0, 0
     while at < end:
         if body[at] != 0x12:  # anything but a span
             steps += 1
@@ -95,12 +95,15 @@ def _scope_spans(body: bytes, at: int, end: int, most: int) -> tuple[str, list[b
         until = at + size
         if until > end:
             raise OtlpError("a span is longer than its scope")
-        if len(spans) < most:
-            spans.append(body[at:until])
-        else:
-            more += 1
+        count += 1
+        if count <= most:
+            alike = spans.get(size)
+            if alike is None:
+                spans[size] = [body[at:until]]
+            else:
+                alike.append(body[at:until])
         at = until
-    return name, spans, more, steps
+    return name, spans, count, steps
 
 
 def _scope_name(body: bytes, at: int, end: int) -> str:
