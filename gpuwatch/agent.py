@@ -134,7 +134,7 @@ def build_sources(config: Config, clock: Clock, host: str) -> list[Source]:
         if target.log:
             from .sources.logs import LogSource
 
-            sources.append(LogSource(target.log, Subject(engine=target.name)))
+            sources.append(LogSource(target.log, Subject(engine=target.name), alone=not target.url))
         if target.gpu_url:
             sources.append(DcgmSource(target.gpu_url, clock, hertz=config.lanes.gpu_hz))
     sources += rings.values()

@@ -171,6 +171,28 @@ def test_a_pipe_is_followed_to_its_end():
     os.close(reader)
 
 
+def test_quick_steps_are_readings_and_no_notices(followed):
+    step = (
+        "[TRT-LLM] [I] iter = {}, global_rank = 0, rank = 0, host_step_time = {}ms, states = {{'num_ctx_tokens': 0}}\n"
+    )
+    batch = followed.step(step.format(1, 12.5) + step.format(2, 13.5))
+    assert told(batch, "step_seconds") == [0.0125, 0.0135]
+    assert batch.events == ()
+    (event,) = followed.step(step.format(3, 12.5) + step.format(4, 215_000)).events
+    assert (event.detail["kind"], event.detail["seconds"]) == ("step", "215")
+
+
+def test_a_restart_is_a_change_only_where_no_page_tells_it(tmp_path):
+    for alone, what in ((True, ["notice", "restart"]), (False, ["notice"])):
+        reader, writer = os.pipe()
+        source = LogSource("-", Subject(engine="e"), reader, alone)
+        line = v1(0, 1.0, 1.0, 1, 0, 1.0)
+        os.write(writer, f"{line}\n{line.replace('pid=1)', 'pid=2)')}\n".encode())
+        assert [event.what for event in asyncio.run(source.poll(NOW)).events] == what
+        os.close(writer)
+        os.close(reader)
+
+
 def test_a_kubernetes_log_file_is_read_as_it_is(followed):
     line = v1(0, 1.0, 1.0, 9, 0, 1.0)
     pieces = (

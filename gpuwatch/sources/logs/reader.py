@@ -15,32 +15,36 @@ from ...catalog import check_value
 from .distributions import Distributions
 from .engines import look_at, says_something, without_clients_text
 from .found import Facts, Found, Notice, Observed, Slot, Stats
-from .kinds import NOTICES
+from .kinds import NOTICES, WORST_BY
 from .pace import Pace
 from .prefixes import Line, strip
 from .repair import Joiner, records
 from .slots import Slots
 from .timeline import Timeline
-from .told import NoticeKey, Told
+from .told import NoticeKey, Told, badness
 from .unwrap import Unwrapper
 
 LINE_BYTES = 64 * 1024
 MOST_RANKS = 64
 WITH_PREFIX = ("vllm_v0", "vllm_v1", "sglang", "trtllm")
 """Once such lines have come with a prefix, one without is somebody's text."""
+WORTH_TELLING_S = 1.0
+"""Live, steps and requests that took less are no notices."""
 STOPPING_S = 120.0
+"""After it was told to stop, an engine's dead core is no crash."""
 ONE_RESTART_S = 120.0
 """The processes of one restart all come back with new pids."""
 
 
 class LogReader:
-    """Reads one engine's log. `lookback`: offline, where a later line may say what an earlier second was.
+    """Reads one engine's log. `lookback`: offline, where a later line may say what an earlier second was. `alone`: nothing
+    else tells of restarts.
 
     `lines` counts lines, `read` those that said something, `printed_by` lines by engine. `told` is for the caller to
     take (`take_told`).
     """
 
-    def __init__(self, engine: str, lookback: bool = False, start_at: float | None = None) -> None:
+    def __init__(self, engine: str, lookback: bool = False, start_at: float | None = None, alone: bool = True) -> None:
         self.engine = engine
         self.timeline = Timeline(start_at)
         self.lines = self.read = 0
@@ -48,6 +52,7 @@ class LogReader:
         self.printed_by: Counter[str] = Counter()
         self.told = Told()
         self._lookback = lookback
+        self._alone = alone
         self._unwrap = Unwrapper()
         self._joiner = Joiner()
         self._paces: dict[int, Pace] = {}
@@ -203,7 +208,10 @@ class LogReader:
         detail = {"kind": notice.kind, **notice.detail}
         if line.tp_rank:
             detail["tp_rank"] = str(line.tp_rank)
-        if not self.told.add_notice(NoticeKey(math.floor(at), rank, "notice", tuple(detail.items()))):
+        key = NoticeKey(math.floor(at), rank, "notice", tuple(detail.items()))
+        if notice.kind in WORST_BY and not self._lookback and badness(key) < WORTH_TELLING_S:
+            return  # live, the readings say as much
+        if not self.told.add_notice(key):
             self.cut["notices"] += 1
 
     def _is_another_run(self, at: float, line: Line) -> bool:
@@ -225,7 +233,8 @@ class LogReader:
             pace.end()
         second = math.floor(at)
         self.told.add_notice(NoticeKey(second, 0, "notice", (("kind", "restarted"),)))
-        self.told.add_notice(NoticeKey(second, 0, "restart", (("how", "log"),)))
+        if self._alone:
+            self.told.add_notice(NoticeKey(second, 0, "restart", (("how", "log"),)))
 
 
 def _is_twin(line: Line) -> bool:

@@ -23,15 +23,15 @@ LINES_A_LOOK = 20_000
 
 
 class LogSource:
-    """Follows one engine's log. `path` is a file, or `-` for standard input."""
+    """Follows one engine's log. `path` is a file, or `-` for standard input. `alone`: no page tells of restarts."""
 
     role = "log"
 
-    def __init__(self, path: str, subject: Subject, descriptor: int | None = None) -> None:
+    def __init__(self, path: str, subject: Subject, descriptor: int | None = None, alone: bool = True) -> None:
         self.name = f"log:{subject.engine}"
         self.subject = subject
         self.interval_s = LOOK_EVERY_S
-        self._reader = LogReader(subject.engine)
+        self._reader = LogReader(subject.engine, alone=alone)
         self._file = FileLines(Path(path)) if path != "-" else None
         self._lines: Lines = self._file if self._file is not None else PipeLines(descriptor)
         self._began = self._file is None

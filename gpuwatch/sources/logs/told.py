@@ -66,7 +66,7 @@ class Told:
     def _add_worst(self, key: NoticeKey, times: int) -> None:
         same = next((k for k in self.notices if (k.second, k.rank, k.kind) == (key.second, key.rank, key.kind)), key)
         times += self.notices.pop(same, 0)
-        self.notices[max(same, key, key=_badness)] = times
+        self.notices[max(same, key, key=badness)] = times
 
     def add_histogram(self, histogram: Histogram) -> None:
         """A histogram as it stands now; the newest of a moment counts."""
@@ -106,6 +106,7 @@ def _event(engine: str, key: NoticeKey, times: int) -> Event:
     return Event(Subject(engine=engine, rank=key.rank), float(key.second), key.what, detail)
 
 
-def _badness(key: NoticeKey) -> float:
+def badness(key: NoticeKey) -> float:
+    """By how many seconds a notice of WORST_BY is bad."""
     detail = dict(key.detail)
     return next((float(detail[name]) for name in WORST_BY[key.kind] if name in detail), 0.0)
