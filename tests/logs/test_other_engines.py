@@ -209,6 +209,14 @@ def test_messages_of_llamacpp():
     ]
 
 
+@pytest.mark.parametrize("tag", ["DP3", "Engine 003"])
+def test_lmdeploy_names_its_rank(tag):
+    found = read(
+        f"[2026-03-01 10:00:00 {tag}] Avg thr (in/out): 100.5 / 50.0 tokens/s, Engine (running/waiting): 8 / 4"
+    )
+    assert last(found, 3)["req_running"] == 8.0
+
+
 def test_lmdeploy_tells_all_of_its_line():
     found = read(
         "[2026-03-01 10:00:00 DP1] Avg thr (in/out): 100.5 / 50.0 tokens/s, Server (succeeded/failed/routed/waiting): 9 / 1 / 12 / "

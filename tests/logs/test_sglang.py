@@ -73,6 +73,8 @@ def test_data_parallel_tags_are_ranks_and_tensor_parallel_twins_are_not():
     assert last(found, 6)["req_running"] == 6.0
     assert [row["req_running"] for row in rows(found, 0)] == [7.0]
     assert rows(found, 1) == []
+    unknown = "2026-09-27T00:15:25.500Z pod-rhkt6 INFO DP2 TP2] "
+    assert last(read(unknown + line.format(5)), 2)["req_running"] == 5.0
 
 
 def test_requests_that_wait_for_the_other_side_wait():

@@ -40,7 +40,9 @@ _TRT_TAGS = re.compile(
 _POD = re.compile(r"(?:\[pod/[\w.\-/]{1,200}\] |[\w.\-]{1,64} {1,40}\| )")
 _CHILD = re.compile(r"\[(\d{2,6})\] (?=\d{1,7}\.\d\d\.\d{3})")
 _BARE_LEVEL = re.compile(rf"\[?{_LEVEL}\]?:?\s{{1,12}}")
-_OF_NAME = re.compile(r"(TP|DP|EP|PP)(\d{1,4})")
+_OF_NAME = re.compile(r"(TP|DP|EP|PP|Engine )(\d{1,4})")
+_TAGS_WITHIN = re.compile(r"\b(DP\d{1,4}(?: (?:TP|EP|PP)\d{1,4}){0,4})\] ")
+_WITHIN_CHARS = 120
 
 
 class Line(msgspec.Struct):
@@ -73,6 +75,9 @@ def strip(text: str) -> Line:
         line.prefixed = True
         at = end
     line.text = text[at:]
+    if line.rank is None and "DP" in text[at : at + _WITHIN_CHARS]:  # behind a prefix that nobody knows
+        tags = _TAGS_WITHIN.search(text, at, at + _WITHIN_CHARS)
+        _ranks(line, tags[1] if tags else "")
     line.counts = line.prefixed and _COUNTING.search(text, 0, at) is not None
     return line
 
@@ -191,7 +196,7 @@ def _keep(line: Line, stamp: Stamp) -> None:
 def _ranks(line: Line, tags: str) -> None:
     """`DP6 TP6 EP6`, `EngineCore_DP0`: the data-parallel rank is the engine's, the others are within it."""
     for kind, number in _OF_NAME.findall(tags):
-        if kind == "DP":
+        if kind in ("DP", "Engine "):
             line.rank = int(number)
         elif kind == "TP":
             line.tp_rank = int(number)
