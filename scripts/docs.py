@@ -128,7 +128,17 @@ def _table(head: tuple[str, ...], rows: Iterator[str]) -> str:
     return "\n".join([f"| {' | '.join(head)} |", "|" + "---|" * len(head), *rows, ""])
 
 
+def _dialects(part: str) -> str:
+    """A part of what scripts/dialect_docs.py says."""
+    from scripts import dialect_docs
+
+    return {"pages": dialect_docs.pages, "matrix": dialect_docs.matrix, "names": dialect_docs.names}[part]()
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
+    "engine_pages": lambda: _dialects("pages"),
+    "engine_matrix": lambda: _dialects("matrix"),
+    "engine_names": lambda: _dialects("names"),
     "classes": classes,
     "signals": signals,
     "engine_settings": engine_settings,
