@@ -131,6 +131,7 @@ class FileLines:
             self._splitter.drop()
             self._at = 0
         if size - self._at > BYTES_A_LOOK:
+            self.cut["skips"] += 1
             self.cut["skipped_bytes"] += size - self._at - BYTES_A_LOOK
             self._at = size - BYTES_A_LOOK
             self._splitter.skip()

@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
 LINES_A_LOOK = 20_000
+NO_ITEMS = ("rotations", "truncations", "skipped_bytes")
+"""Counts that are no lost items: nothing was lost, or it is counted as a skip."""
 
 
 class LogSource:
@@ -40,7 +42,7 @@ class LogSource:
 
     @property
     def cut(self) -> Counter[str]:
-        """What was left out, by name: long_lines, skipped_bytes, lines, notices, ranks, impossible, unprefixed."""
+        """What was left out, by name: long_lines, skips, skipped_bytes, lines, notices, ranks, impossible, unprefixed."""
         return self._lines.cut + self._reader.cut + self._over
 
     async def poll(self, now: float) -> Batch:
@@ -76,6 +78,6 @@ class LogSource:
         log.info("%s: following; %d lines were there", self.name, len(lines))
 
     def _cut_since(self) -> int:
-        total = sum(self.cut.values()) - self._lines.cut["rotations"] - self._lines.cut["truncations"]
+        total = sum(count for name, count in self.cut.items() if name not in NO_ITEMS)
         fresh, self._told_cut = total - self._told_cut, total
         return max(0, fresh)
