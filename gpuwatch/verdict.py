@@ -42,7 +42,7 @@ def _incident(i: Incident, width: int) -> list[str]:
     until = f", over at {_clock(i.resolved_at)}" if i.resolved_at else ""
     out = [
         f"{_MARK[i.severity]}  {i.rule}" + (f" ({i.mechanism})" if i.mechanism else "") + f"  {i.confidence:.0%} sure",
-        f"      {i.subject['engine']} · since {since}{until}",
+        f"      {i.subject['engine'] or i.subject.get('gpu', '')} · since {since}{until}",
         "",
     ]
     out += _wrapped("what", i.summary, width)

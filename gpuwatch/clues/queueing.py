@@ -90,7 +90,7 @@ def queue_of(sight: Sight, seen: Sequence[Moment]) -> Queue | None:
         min((m.kv for m in run if not math.isnan(m.kv)), default=math.nan),
         last.deferred,
         last.waiting - run[0].waiting,
-        _any(run, "generated"),
+        _flows(run),
         _admits(run),
         limit,
         _at_limit(run, limit),
@@ -103,6 +103,12 @@ def _worth(run: list[Moment]) -> bool:
     last = run[-1]
     running = known(last.running)
     return running < 1 or last.waiting >= max(FEW, SHARE * running) or last.waiting >= max(FEWEST, HALF * running)
+
+
+def _flows(run: list[Moment]) -> bool | None:
+    """Whether anything moved in the second half of the run: tokens, steps or completions."""
+    told = [m.moves for m in run[len(run) // 2 :] if m.moves is not None]
+    return any(told) if told else None
 
 
 def _any(run: list[Moment], rate: str) -> bool | None:

@@ -129,7 +129,8 @@ def _explains(cause: Clue, clue: Clue) -> bool:
     """Whether one is the symptom of the other: the same subject, or a device or message of the same recording."""
     if clue.rule not in cause.explains or cause.rule == clue.rule:
         return False
-    if cause.confidence < clue.confidence and not (cause.named and not clue.named):
+    says_so = cause.named and (not clue.named or cause.onset_at <= clue.onset_at)
+    if cause.confidence < clue.confidence and not says_so:
         mutual = cause.rule in clue.explains
         return not mutual and not clue.named and cause.confidence >= CERTAIN and cause.subject == clue.subject
     near = cause.subject == clue.subject or not cause.subject.engine or not clue.subject.engine

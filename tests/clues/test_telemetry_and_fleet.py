@@ -206,3 +206,45 @@ def test_more_fetched_than_can_be_received():
     for n in range(3):
         evidence.say(2 * n, "dummy_skipped", fetch=512, schedulable=64).say(2 * n + 1, "step", seconds=0.101)
     assert first(evidence).rule == "pd_transfer_stall"
+
+
+def test_deferred_requests_that_fill_the_cache_wait_for_remote_kv():
+    evidence = Evidence()
+    for n in range(4):
+        evidence.look(
+            15 * n,
+            req_running=20 - 5 * n,
+            req_waiting=8 + 8 * n,
+            req_waiting_deferred=7 + 8 * n,
+            kv_usage_ratio=0.3 + 0.1 * n,
+        )
+    assert first(evidence).rule == "pd_transfer_stall"
+
+
+def test_transfers_that_the_engine_counts_as_failed():
+    evidence = Evidence("sglang")
+    for n in range(2):
+        evidence.look(20 * n, req_running=3, req_waiting=0, kv_usage_ratio=0.1, kv_transfer_failed_total=9 * n)
+    assert first(evidence).rule == "pd_transfer_stall"
+
+
+def test_a_health_check_that_fails_alone_is_a_part_that_does_not_answer():
+    found = first(Evidence("sglang").say(0, "health_failed", seconds=20))
+    assert found.rule == "engine_hang"
+    assert "overload" in candidates_of(found)
+
+
+def test_an_engine_that_was_put_to_sleep_admits_nobody_and_is_well():
+    evidence = Evidence()
+    for n in range(3):
+        evidence.look(20 * n, req_running=0, req_waiting=2, kv_usage_ratio=0.0, engine_asleep=1)
+    assert named(evidence) == []
+
+
+def test_prompts_computed_again_for_want_of_their_cache():
+    assert first(Evidence("llamacpp").say(0, "reprocessed", times=6)).rule == "prefix_cache_collapse"
+    assert named(Evidence("llamacpp").say(0, "reprocessed")) == []
+
+
+def test_a_device_that_left_the_bus():
+    assert first(Evidence("").say(0, "gpu_lost", engine="kernel")).rule == "gpu_hardware_fault"

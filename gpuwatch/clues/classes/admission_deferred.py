@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 
 from ..clue import Clue, counted, instead, not_this, told
-from ..moments import known, moments
+from ..moments import Moment, known, moments
 from ..queueing import FULL
 from ..sighting import Sighting
 from ..track import Sight
@@ -40,6 +40,9 @@ def _deferred(seen: Sight) -> Iterator[Clue]:
         return
     if n < 3 or n < SHARE * known(waiting, n) or known(last.kv) >= FULL:
         return
+    if count > 1 and _parks(held):
+        yield _parked(seen, held)
+        return
     cause, mechanism = _cause(seen, grammar.last if grammar is not None else math.nan)
     stuck = last.running < 1 and known(last.generated) <= 0 and count > 1
     sure = (0.6 if mechanism else 0.5) + (0.1 if count > 1 else 0.0)
@@ -66,6 +69,37 @@ def _deferred(seen: Sight) -> Iterator[Clue]:
         instead=instead(*(() if mechanism else (("pd_transfer_stall", 0.3),))),
         explains=("head_of_line_blocking", "max_tokens_over_reservation", "overload"),
         look_next="what they wait for: adapters in use against slots, new schemas, a KV connector's transfers",
+    )
+
+
+def _parks(held: list[Moment]) -> bool:
+    """Fewer run, more are deferred, and the cache fills all the same: blocks are held for what has not come."""
+    first, last = held[0], held[-1]
+    return last.deferred > first.deferred and last.running < first.running and last.kv > first.kv + 0.05
+
+
+def _parked(seen: Sight, held: list[Moment]) -> Clue:
+    first, last = held[0], held[-1]
+    return Clue(
+        "pd_transfer_stall",
+        seen.subject,
+        0.55,
+        f"Deferred requests went {first.deferred:.0f} → {last.deferred:.0f} and KV usage {first.kv:.0%} → "
+        f"{last.kv:.0%} while fewer run "
+        f"({first.running:.0f} → {last.running:.0f}): blocks are held for KV that has not come.",
+        first.at,
+        "remote_kv",
+        "ticket",
+        "queue",
+        evidence=(
+            told(seen, "req_waiting_deferred", last.deferred, first.deferred, "was"),
+            told(seen, "kv_usage_ratio", last.kv, first.kv, "was"),
+            told(seen, "req_running", last.running, first.running, "was"),
+        ),
+        ruled_out=(not_this("overload", "fewer run than before"),),
+        instead=instead(("admission_deferred", 0.45), ("engine_hang", 0.3)),
+        explains=("overload",),
+        look_next="the prefill side, and errors of the KV connector",
     )
 
 

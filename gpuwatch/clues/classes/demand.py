@@ -31,7 +31,7 @@ def clues(s: Sighting) -> Iterator[Clue]:
 
 
 def _refuses(seen: Sight) -> Iterator[Clue]:
-    said = float(seen.said("queue_full", "queue_timeout"))
+    said = float(seen.said("queue_full", "queue_timeout", "slot_unavailable"))
     refused = max(said, known(seen.growth("req_rejected_total")))
     sick = seen.said("health_failed")
     again = seen.events["restart"].count if "restart" in seen.events else 0

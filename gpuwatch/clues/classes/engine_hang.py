@@ -69,6 +69,25 @@ def _messages(seen: Sight) -> Iterator[Clue]:
             explains=("engine_crash", "overload"),
             look_next="the stacks that it prints before it ends the process",
         )
+    sick = seen.notices.get("health_failed")
+    if (
+        sick is not None
+        and not seen.said("queue_full", "queue_timeout", "restarted")
+        and timeout is None
+        and dog is None
+    ):
+        yield Clue(
+            "engine_hang",
+            seen.subject,
+            0.5,
+            f"The engine failed its own health check ({sick.count} messages): a part of it gave no answer in time.",
+            sick.first_at,
+            "no_answer",
+            evidence=(counted("health_failed", sick.count),),
+            named=True,
+            instead=instead(("overload", 0.4)),
+            look_next="whether tokens flow, and the process that did not answer",
+        )
     blocked = seen.notices.get("broadcast_block_wait")
     if blocked is not None and timeout is None and dog is None:
         waited_s = blocked.count * known(blocked.greatest("seconds"), 60.0)
@@ -93,6 +112,8 @@ def _admits_nobody(seen: Sight, looks: list[Moment]) -> Iterator[Clue]:
         return
     if not q.held_by_capacity:
         return  # they wait for something that is told: admission_deferred
+    if known(seen.last("engine_asleep")) >= 1:
+        return  # put to sleep by its operator
     evidence = (
         told(seen, "req_running", 0.0),
         told(seen, "req_waiting", q.waiting, 0.0, ">", q.span_s),
@@ -190,7 +211,7 @@ def _stands_still(s: Sighting, seen: Sight, looks: list[Moment], moving: Progres
         ruled_out=_not_load(now, moving),
         instead=instead(
             *(() if certain else (("prefill_decode_interference", 0.3),)),
-            *(() if device in ("idle", "spins") else (("stale_telemetry", 0.25),)),
+            *(() if device == "spins" else (("stale_telemetry", 0.25),)),
         ),
         explains=(
             "overload",

@@ -84,7 +84,7 @@ def _imbalance(s: Sighting, group: list[tuple[Sight, list[Moment]]]) -> Iterator
             worst.first_at,
             "ranks",
             "ticket",
-            "fleet",
+            "queue",
             evidence=tuple(told(e, f"req_waiting of rank {e.subject.rank}", m.waiting) for e, m in full[:6]),
             look_next="running, waiting and KV usage of the ranks that are not shown",
         )
@@ -157,6 +157,7 @@ def _transfers(s: Sighting) -> Iterator[Clue]:
     for seen in s.engines:
         yield from _fill_deadlock(seen)
         yield from _back_pressure(seen)
+        yield from _failed_transfers(seen)
 
 
 def _fill_deadlock(seen: Sight) -> Iterator[Clue]:
@@ -196,6 +197,26 @@ def _fill_deadlock(seen: Sight) -> Iterator[Clue]:
         instead=instead(("engine_hang", 0.45)),
         explains=("engine_hang", "overload"),
         look_next="whether the prefill side has finished, and how many transfers the decode side receives at once",
+    )
+
+
+def _failed_transfers(seen: Sight) -> Iterator[Clue]:
+    """What the engine counts as failed, and prefills whose decode side does not take part."""
+    failed, alone = known(seen.growth("kv_transfer_failed_total")), known(seen.last("req_waiting_bootstrap"))
+    if failed < 3 and alone < 10:
+        return
+    yield Clue(
+        "pd_transfer_stall",
+        seen.subject,
+        0.6 if failed >= 3 else 0.5,
+        f"{failed:.0f} KV transfers failed and {alone:.0f} prefills wait for their decode side.",
+        seen.first_at,
+        "remote_kv",
+        "ticket",
+        "queue",
+        evidence=(told(seen, "kv_transfer_failed_total growth", failed), told(seen, "req_waiting_bootstrap", alone)),
+        explains=("admission_deferred", "overload", "head_of_line_blocking"),
+        look_next="the decode engines at that time, and the transfer's own log",
     )
 
 

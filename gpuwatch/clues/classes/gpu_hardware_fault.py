@@ -60,7 +60,7 @@ def _codes(seen: Sight) -> tuple[list[int], float]:
         if kept is not None:
             codes |= {int(number(text)) for text in kept.words.get("code", {}) if not math.isnan(number(text))}
             dated = kept.first_at
-    if (lost := seen.notices.get("gpu_lost")) is not None:
+    if (lost := seen.notices.get("gpu_lost") or seen.events.get("gpu_lost")) is not None:
         codes.add(79)
         dated = lost.first_at
     sticky = seen.track("gpu_xid_last_code")

@@ -22,6 +22,8 @@ LONG_TOKENS = 8192.0
 LONG_SHARE, HUGE_SHARE = 0.04, 0.1
 """A request that holds a twenty-fifth of the pool is long for it: a batch of 25 fills it. From a tenth on, few hold it all."""
 HOURS_S = 1800.0
+LARGE = 64.0
+"""A batch of exactly 64, 128 or 256 is a limit, not a coincidence; one of 8 may be either."""
 SOON_S = 600.0
 RAMP_LOOKS = 4
 
@@ -95,7 +97,8 @@ def _full(seen: Sight, q: Queue) -> Iterator[Clue]:
 
 def _batch_full(seen: Sight, q: Queue) -> Clue:
     told_so = not math.isnan(q.limit)
-    sure = 0.6 if told_so and q.looks > 1 else 0.5 if told_so or (q.looks > 1 and q.waiting >= 8) else 0.35
+    likely = q.waiting >= 8 and (q.looks > 1 or q.running >= LARGE)
+    sure = 0.6 if told_so and q.looks > 1 else 0.5 if told_so or (likely and q.looks > 1) else 0.45 if likely else 0.35
     at = f"its limit of {q.limit:.0f}" if told_so else f"{q.running:.0f}, which looks like its limit"
     return Clue(
         "overload",

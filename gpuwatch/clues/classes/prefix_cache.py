@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ..clue import Clue, instead, not_this, told
+from ..clue import Clue, counted, instead, not_this, told
 from ..moments import known, moments
 from ..sighting import Sighting
 from ..track import Sight
@@ -20,12 +20,14 @@ ENOUGH_TOKENS = 1000.0
 LARGE_BLOCK = 256.0
 FELL = 0.5
 LINES = 5
+AGAIN = 3
 
 
 def clues(s: Sighting) -> Iterator[Clue]:
     """Every engine with a cache that is asked."""
     for seen in s.engines:
         yield from _no_hits(seen)
+        yield from _lost(seen)
         yield from _collapse(seen)
 
 
@@ -70,6 +72,27 @@ def _no_hits(seen: Sight) -> Iterator[Clue]:
         else (),
         instead=instead(("stale_telemetry", 0.3 if large else 0.4)),
         look_next="TTFT of one prompt sent twice: as slow again means no hit, much faster means the counter is wrong",
+    )
+
+
+def _lost(seen: Sight) -> Iterator[Clue]:
+    """The engine says that it computes whole prompts again for want of their cache."""
+    said = seen.notices.get("reprocessed")
+    if said is None or said.count < AGAIN:
+        return
+    yield Clue(
+        "prefix_cache_collapse",
+        seen.subject,
+        0.6,
+        f"{said.count} whole prompts were computed again because what the cache held of them could not be used.",
+        said.first_at,
+        "reprocessed",
+        "ticket",
+        "cache",
+        named=True,
+        evidence=(counted("reprocessed", said.count),),
+        ruled_out=(not_this("prefill_decode_interference", "the prompts were in the cache before"),),
+        look_next="attention windows and checkpoints of this model, and what changes at the start of each prompt",
     )
 
 

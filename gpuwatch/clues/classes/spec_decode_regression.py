@@ -17,7 +17,8 @@ from ..sighting import Sighting
 from ..track import Sight
 
 SLOWER = 0.77
-POOR = 0.35
+POOR = 0.2
+"""Below a fifth hardly any draft earns the time of its verification, however many tokens it has."""
 
 
 def clues(s: Sighting) -> Iterator[Clue]:
