@@ -44,9 +44,9 @@ def live_fault(table: Mapping[str, Any], start: float, runner: str) -> Fault:
     fault = fault_from_table(table, start)
     live = KINDS[table["kind"]].live
     if not live:
-        raise ValueError(f"a {table['kind']} is played in virtual time only; use `simulate`")
+        raise ValueError(f"{table['kind']} is played in virtual time only; use `simulate`")
     if live == "model" and runner != "model":
-        raise ValueError(f"a {table['kind']} needs a modelled device; use --runner model")
+        raise ValueError(f"{table['kind']} needs a modelled device; use --runner model")
     return fault
 
 
