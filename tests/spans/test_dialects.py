@@ -1,5 +1,7 @@
 """Each engine's spans, composed in its shape, give the stage seconds that the engine meant."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -392,3 +394,13 @@ def test_more_attributes_than_a_span_may_have_are_cut_and_counted():
     decoded = decoder(limits=OtlpLimits(attributes=30)).decode(trace.body, PROTO)
     assert decoded.reasons == {"attributes": len(VLLM_V1)}
     assert stages(decoded.spans) == [("request", 0, 2.0)]
+
+
+@pytest.mark.parametrize("dialect", span_dialects(), ids=lambda dialect: dialect.name)
+def test_dialects_are_documented(dialect: SpanDialect):
+    """By name, with what its attributes are called."""
+    text = (Path(__file__).parents[2] / "docs" / "spans.md").read_text()
+    rows = [line for line in text.splitlines() if line.startswith(f"| `{dialect.name}`")]
+    assert rows, dialect.name
+    for stage_span in dialect.stages.keys() & {"prefill_waiting", "queued", "vllm_queue"}:
+        assert any(stage_span in row for row in rows)
