@@ -20,6 +20,8 @@ FEW, SHARE = 8.0, 0.25
 FEWEST, HALF = 2.0, 0.5
 """At a single look a queue counts from eight requests and a quarter of the batch on, or from half of a small batch on: fewer
 may have just arrived."""
+TRICKLE = 0.02
+"""Prompt tokens below a fiftieth of the output tokens are one short request, not a flow."""
 LIMITS = frozenset({4, 8, 16, 24, 32, 48, 64, 96, 100, 128, 160, 192, 200, 256, 320, 384, 512, 768, 1024, 2048, 4096})
 """Batch limits that people and defaults choose."""
 
@@ -119,9 +121,9 @@ def _any(run: list[Moment], rate: str) -> bool | None:
 
 def _admits(run: list[Moment]) -> bool | None:
     """Whether somebody was let in: prompts were computed, or somebody finished while the batch stayed as large."""
-    prompt = _any(run, "prompt")
-    if prompt is not None:
-        return prompt
+    told = [m.prompt > TRICKLE * known(m.generated) for m in run[len(run) // 2 :] if not math.isnan(m.prompt)]
+    if told:
+        return any(told)
     done = _any(run, "finished")
     return None if done is None else done and run[-1].running >= run[0].running - 1
 

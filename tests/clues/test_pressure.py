@@ -137,3 +137,17 @@ def test_arrivals_that_double_before_the_queue():
             generated_tokens_total=5000 * n,
         )
     assert first(evidence).rule == "traffic_surge"
+
+
+def test_batches_that_find_no_space_in_the_cache():
+    assert first(Evidence("llamacpp").say(0, "kv_retry", times=5)).rule == "long_context_kv_pressure"
+    assert named(Evidence("llamacpp").say(0, "kv_retry")) == []
+
+
+def test_requests_that_all_waited_longer_than_they_were_served():
+    late, quick = Evidence("tgi"), Evidence("tgi")
+    for n in range(5):
+        late.say(n, "request", queue_seconds=31.0 + n, inference_seconds=1.4)
+        quick.say(n, "request", queue_seconds=0.02, inference_seconds=1.4)
+    assert first(late).rule == "overload"
+    assert named(quick) == []

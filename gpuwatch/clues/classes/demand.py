@@ -20,12 +20,14 @@ RISE = 2.0
 LOOKS = 6
 LONGER = 2.0
 ENOUGH = 20.0
+LINES = 3
 
 
 def clues(s: Sighting) -> Iterator[Clue]:
     """Every engine that refuses, and every queue that began with a rise or a shift."""
     for seen in s.engines:
         yield from _refuses(seen)
+        yield from _late_by_queue(s, seen)
         yield from _surge(seen)
         yield from _shift(seen)
 
@@ -79,6 +81,35 @@ def _refuses(seen: Sight) -> Iterator[Clue]:
         explains=("engine_crash",) if probes and not seen.said("engine_dead", "out_of_memory") else (),
         named=said >= 1,
         look_next="arrivals against completions, and which probe looks at the health check",
+    )
+
+
+def _late_by_queue(s: Sighting, seen: Sight) -> Iterator[Clue]:
+    """Lines of finished requests: nearly all of their time was queue, whatever they asked for."""
+    said = seen.notices.get("request")
+    if said is None or said.count < LINES or "queue_seconds" not in said.numbers or seen.said("grammar"):
+        return
+    queue, work = said.numbers["queue_seconds"], said.numbers.get("inference_seconds")
+    if queue.least < s.config.slo.ttft_p95_s or (work is not None and queue.mean < 2 * work.mean):
+        return
+    each = f" and computed for {work.mean:.2g} s" if work is not None else ""
+    yield Clue(
+        "overload",
+        seen.subject,
+        0.5,
+        f"{said.count} requests waited {queue.least:.3g} to {queue.greatest:.3g} s in the queue{each}: all "
+        f"alike, so the queue is long.",
+        said.first_at,
+        "queue_time",
+        "ticket",
+        "queue",
+        evidence=(
+            told(seen, "queue_seconds, least", queue.least, s.config.slo.ttft_p95_s, ">="),
+            told(seen, "inference_seconds, mean", work.mean if work is not None else math.nan),
+        ),
+        ruled_out=(not_this("engine_hang", f"{said.count} requests finished"),),
+        instead=instead(("max_tokens_over_reservation", 0.3), ("admission_deferred", 0.25)),
+        look_next="size of the batch meanwhile, and arrivals against completions",
     )
 
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from ..clue import Clue, instead, not_this, told
+from ..clue import Clue, counted, instead, not_this, told
 from ..moments import Moment, known, moments
 from ..queueing import FULL, Queue, queue_of
 from ..sighting import Sighting
@@ -26,6 +26,7 @@ LARGE = 64.0
 """A batch of exactly 64, 128 or 256 is a limit, not a coincidence; one of 8 may be either."""
 SOON_S = 600.0
 RAMP_LOOKS = 4
+RETRIES = 3
 
 
 def clues(s: Sighting) -> Iterator[Clue]:
@@ -33,6 +34,7 @@ def clues(s: Sighting) -> Iterator[Clue]:
     for seen in s.engines:
         looks = moments(seen)
         q = queue_of(seen, looks)
+        yield from _no_free_space(seen)
         if q is None:
             yield from _fills(seen, looks)
         elif q.running >= 1 and q.flowing is not False and q.held_by_capacity:
@@ -40,6 +42,27 @@ def clues(s: Sighting) -> Iterator[Clue]:
                 yield from _full(seen, q)
             elif q.at_limit and (q.waiting >= 2 or not math.isnan(q.limit)):
                 yield _batch_full(seen, q)
+
+
+def _no_free_space(seen: Sight) -> Iterator[Clue]:
+    """The engine says that a batch found no room in the cache and was cut."""
+    said = seen.notices.get("kv_retry")
+    if said is None or said.count < RETRIES:
+        return
+    yield Clue(
+        "long_context_kv_pressure",
+        seen.subject,
+        0.55,
+        f"{said.count} batches found no free space in the cache and were tried again smaller: what runs fills it.",
+        said.first_at,
+        "no_free_space",
+        "ticket",
+        "queue",
+        named=True,
+        evidence=(counted("kv_retry", said.count),),
+        instead=instead(("memory_fragmentation", 0.25), ("overload", 0.25)),
+        look_next="context size for each slot against the cache, and the number of slots",
+    )
 
 
 def _full(seen: Sight, q: Queue) -> Iterator[Clue]:
