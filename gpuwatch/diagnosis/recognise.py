@@ -16,7 +16,9 @@ from ..capsule import MAGIC
 Kind = Literal["capsule", "capture", "page", "spans", "host table", "index", "json", "log", "empty", "html", "binary"]
 
 _SAMPLE = re.compile(
-    rb"^[a-zA-Z_:][a-zA-Z0-9_:.]*(?:\{.*\})?[ \t]+[-+]?(?:[0-9.]+(?:e[-+]?[0-9]+)?|nan|inf)(?:[ \t]|$)", re.IGNORECASE
+    rb"^[a-zA-Z_:][a-zA-Z0-9_:.]*(?:\{.*\})?[ \t]+[-+]?(?:[0-9.]+(?:e[-+]?[0-9]+)?|nan|inf)"
+    rb"(?:[ \t]+-?[0-9.e+]+)?[ \t]*(?:#.*)?$",
+    re.IGNORECASE,
 )
 _LIST = re.compile(rb"\[\s*[{\]]")
 _META = re.compile(rb"^# (?:HELP|TYPE|UNIT|EOF)\b")
