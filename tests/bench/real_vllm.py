@@ -2,7 +2,9 @@
 
 `python -m tests.bench.real_vllm --vllm PYTHON --model DIR`. PYTHON has vLLM and gpuwatch-vllm; DIR is a small model (random
 weights will do: `--load-format dummy`). Two servers run, one without the plugin; the four cases are taken by turns, each
-with the same streamed requests, and compared with the case `alone` of the same round. Throughput is too noisy to compare.
+with the same streamed requests, and compared with the case `alone` of the same round. Throughput is too noisy to compare,
+and so are rounds on a machine that others use: the price of a single look, taken while the server idles, is not. From it
+and the rates at which the agent looked follows its share of a core, whatever the load.
 """
 
 from __future__ import annotations
@@ -30,10 +32,10 @@ from gpuwatch.sources.engine import EngineSource
 from gpuwatch.sources.rings import EngineRings
 
 PORTS = {"plain": 8171, "plugin": 8172}
-CLIENTS, PROMPT_TOKENS, OUTPUT_TOKENS = 8, 32, 96
+CLIENTS, PROMPT_TOKENS, OUTPUT_TOKENS = 24, 32, 96
 CASES = {"alone": ("plain", False), "agent": ("plain", True), "plugin": ("plugin", False), "both": ("plugin", True)}
-START_S = 400
-BUDGET = 0.02
+START_S, WARM_UP_S = 400, 3.0
+BUDGET, CORE_BUDGET = 0.02, 0.01
 
 
 @dataclass
@@ -45,9 +47,9 @@ class Server:
     model: str
 
     def cpu_s(self) -> float:
-        """CPU seconds of the API server so far, its children not counted."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """CPU seconds of the API server so far, to the nanosecond, its children not counted."""
+        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
+        return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
 
 
 def main() -> None:
@@ -55,11 +57,12 @@ def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     ask.add_argument("--vllm", required=True, metavar="PYTHON", help="an interpreter with vLLM and gpuwatch-vllm")
     ask.add_argument("--model", required=True, metavar="DIR", help="a small model folder")
-    ask.add_argument("--rounds", type=int, default=8, help="how often each case is taken (default 8)")
-    ask.add_argument("--seconds", type=float, default=6.0, help="how long a case lasts (default 6)")
+    ask.add_argument("--rounds", type=int, default=12, help="how often each case is taken (default 12)")
+    ask.add_argument("--seconds", type=float, default=4.0, help="how long a case lasts (default 4)")
     chosen = ask.parse_args()
     with tempfile.TemporaryDirectory() as folder, serving(chosen.vllm, chosen.model, Path(folder)) as servers:
         print(honoured(servers["plain"]))
+        print(asyncio.run(prices(servers, Path(folder) / "rings", chosen.seconds)))
         costs = asyncio.run(measure(servers, Path(folder) / "rings", chosen.rounds, chosen.seconds))
     print(table(costs))
 
@@ -92,8 +95,8 @@ def _start(name: str, python: str, model: str, folder: Path) -> Server:
         env["VLLM_PLUGINS"] = ""  # the plugin is not even loaded
     command = [
         str(Path(python).parent / "vllm"), "serve", model, "--load-format", "dummy", "--host", "127.0.0.1",
-        "--port", str(PORTS[name]), "--max-num-seqs", "16", "--max-model-len", "2048", "--dtype", "float32",
-        "--block-size", "32", "--disable-uvicorn-access-log",
+        "--port", str(PORTS[name]), "--max-num-seqs", str(CLIENTS), "--max-model-len", "2048", "--dtype", "float32",
+        "--block-size", "32", "--disable-uvicorn-access-log", "--enforce-eager",
     ]  # fmt: skip
     log = (folder / f"{name}.log").open("wb")
     process = subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
@@ -133,6 +136,29 @@ def honoured(server: Server) -> str:
     return "; ".join(words)
 
 
+async def prices(servers: dict[str, Server], rings: Path, seconds: float) -> str:
+    """What the agent's looks cost the API server while it idles: without a ring, and with one that moves."""
+    lines = [
+        f"{'API server':<12}{'of a core':>12}{'budget':>12}   at the agent's default rates, beyond the same time unwatched"
+    ]
+    for name, words in (("plain", "page"), ("plugin", "page + ring")):
+        server, spent = servers[name], {True: 0.0, False: 0.0}
+        for watched in (False, True) * 3:
+            watching = asyncio.create_task(_watch(server, rings)) if watched else None
+            if name == "plugin":
+                await _client(server, 0.0, 1, tokens=8)  # one step or two, so that the ring is live
+            await asyncio.sleep(WARM_UP_S)  # the agent's first looks are whole pages
+            before = server.cpu_s()
+            await asyncio.sleep(seconds)
+            spent[watched] += server.cpu_s() - before
+            if watching is not None:
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
+        share = (spent[True] - spent[False]) / (3 * seconds)
+        lines.append(f"{words:<12}{share:>12.2%}{CORE_BUDGET:>12.0%}   {'ok' if share <= CORE_BUDGET else 'over'}")
+    return "\n".join(lines)
+
+
 async def measure(servers: dict[str, Server], rings: Path, rounds: int, seconds: float) -> dict[str, list[float]]:
     """CPU seconds of the API server for each token, by case: one number a round. The first round only warms up."""
     costs: dict[str, list[float]] = {case: [] for case in CASES}
@@ -157,13 +183,13 @@ async def _cost(server: Server, seconds: float, rings: Path | None) -> float:
     return spent / tokens
 
 
-async def _client(server: Server, until: float, number: int) -> int:
-    """Streams one request after the other until the time is over; how many tokens came."""
-    tokens = 0
-    while time.monotonic() < until:
-        prompt = [3 + (number * 31 + i * 7 + tokens) % 200 for i in range(PROMPT_TOKENS)]
+async def _client(server: Server, until: float, number: int, tokens: int = OUTPUT_TOKENS) -> int:
+    """Streams a request, and others after it until the time is over; how many tokens came."""
+    came = 0
+    while not came or time.monotonic() < until:
+        prompt = [3 + (number * 31 + i * 7 + came) % 200 for i in range(PROMPT_TOKENS)]
         body = json.dumps(
-            {"model": server.model, "prompt": prompt, "max_tokens": OUTPUT_TOKENS, "ignore_eos": True, "stream": True}
+            {"model": server.model, "prompt": prompt, "max_tokens": tokens, "ignore_eos": True, "stream": True}
         ).encode()
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
@@ -174,8 +200,8 @@ async def _client(server: Server, until: float, number: int) -> int:
         writer.close()
         if b" 200 " not in answer[:20]:
             raise SystemExit(f"vLLM answers {answer[:300]!r}")
-        tokens += OUTPUT_TOKENS
-    return tokens
+        came += tokens
+    return came
 
 
 async def _watch(server: Server, rings: Path) -> None:
