@@ -16,6 +16,7 @@ import numpy as np
 from ..config import Bounds, EngineTarget, Lanes
 from ..exposition import Limits
 from ..model import Batch, Frame, Subject
+from .iterations import is_list
 from .page import EnginePage, Lane, PageReport
 from .page_filter import WHOLE_PAGE_PRICE, PageFilter, ScrapeCost
 from .poll import Clock
@@ -136,10 +137,9 @@ class EngineSource:
             self._path = moved.path
             self._filter = PageFilter(self._path)
             response = await self._get(self._path)
-        if self._path == _DRAINED_BY_READING[0] and response.body[:1] == b"[":
-            self._path = _DRAINED_BY_READING[1]  # read once by mistake and never again
+        if self._path == _DRAINED_BY_READING[0] and is_list(response.body):
+            self._path = _DRAINED_BY_READING[1]  # read once, unawares, and never again
             self._filter = PageFilter(self._path)
-            response = await self._get(self._path)
         self._costs["whole"].add(response.took_s)
         return response
 
@@ -160,11 +160,12 @@ class EngineSource:
     def _plan(self, now: float, lane: Lane, report: PageReport) -> None:
         """When each lane is due again."""
         restarted = any(event.what == "restart" for event in report.events)
-        if self._page.dialect is not None:
-            self.patience_s = max(self._lanes.timeout_s, self._page.dialect.page.timeout_s)
+        dialect = self._page.dialect
+        if dialect is not None:
+            self.patience_s = max(self._lanes.timeout_s, dialect.page.timeout_s)
         if lane == "whole":
             self._seen = report.names
-            self._whole_due = now + self._lanes.whole_page_every_s
+            self._whole_due = now + self._lanes.whole_page_every_s if dialect is not None else now
         if lane != "fast":
             self._slow_due = now + 1 / self._lanes.slow_hz
         if restarted:

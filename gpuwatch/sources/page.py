@@ -23,8 +23,9 @@ from .arrivals import ArrivalBook
 from .binding import RankBinding, bind
 from .epochs import Epochs
 from .facts import canonical_facts, number
+from .iterations import is_list, newest
 from .ranks import RankNumbers
-from .readout import HistogramBook, signals
+from .readout import HistogramBook, possible, signals
 
 Lane = Literal["whole", "slow", "fast"]
 
@@ -87,6 +88,8 @@ class EnginePage:
 
     def read(self, body: bytes, at: float, lane: Lane = "whole", stamp: float = math.nan) -> PageReport:
         """Read a page received at `at`; `stamp`: a start time that came beside it. UnknownPageError or CutPageError."""
+        if is_list(body):
+            return self._drained(body, at)
         if self.dialect is None:
             self._detect(body)
         layout, reading = self._read(body, lane)
@@ -124,6 +127,16 @@ class EnginePage:
         return PageReport(
             tuple(frames), tuple(histograms), tuple(events), tuple(info), reading.names, dropped, look_again
         )
+
+    def _drained(self, body: bytes, at: float) -> PageReport:
+        """What a list of iterations says that reading has emptied. Raises UnknownPageError where it says nothing."""
+        values, dropped = possible(newest(body))
+        if not values:
+            raise UnknownPageError(f"no dialect recognises this page ({len(body)} bytes){_hint(body, frozenset())}")
+        subject = Subject(engine=self._engine)
+        frames = _frames(subject, values, at, fast_apart=False)
+        info = Info(subject, at, {"dialect": "trtllm", "stale_possible": ",".join(sorted(values))[:256]})
+        return PageReport(tuple(frames), (), (), (info,), frozenset(), dropped, look_again=False)
 
     def _detect(self, body: bytes) -> None:
         page = parse(body, frozenset(), self._limits)
@@ -224,7 +237,7 @@ def _frames(subject: Subject, values: dict[str, float], at: float, fast_apart: b
 
 def _hint(body: bytes, names: frozenset[str]) -> str:
     """What a page is that is no engine's, where that can be told."""
-    if body.lstrip()[:1] in (b"[", b"{"):
+    if is_list(body) or (body.lstrip()[:1] == b"{" and b'":' in body[:200]):
         return ": it is JSON; trtllm-serve's list of iterations is emptied by reading, its page is /prometheus/metrics"
     if any(name.startswith(("inference_pool_", "inference_objective_", "inference_extension_")) for name in names):
         return ": it is a router's (an endpoint picker), not an engine's"

@@ -72,7 +72,10 @@ class PollCounts(msgspec.Struct):
 
 
 class Poller:
-    """Asks one source: each poll has a time limit, an error is a Batch, everything is counted, logged once a change."""
+    """Asks one source: each poll has a time limit, an error is a Batch, everything is counted, logged once a change.
+
+    A source whose honest answers may take longer than the limit says so in `patience_s`.
+    """
 
     def __init__(
         self, source: Source, timeout_s: float = 5.0, first_retry_s: float = 0.25, retry_s: float = 2.0

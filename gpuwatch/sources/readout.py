@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..catalog import check_value
 from ..model import Histogram, Subject
@@ -22,9 +22,14 @@ def signals(rank: RankBinding, raw: Sequence[float]) -> tuple[dict[str, float], 
     for lists in rank.lists:
         newest = max(range(len(lists.indices)), key=lambda k: _or_least(raw[lists.indices[k]]))
         found += lists.told[newest].items()
+    return possible(dict(found))
+
+
+def possible(found: Mapping[str, float]) -> tuple[dict[str, float], int]:
+    """The same; what the catalogue calls impossible is NaN, and how many those are."""
     values: dict[str, float] = {}
     bad = 0
-    for name, value in found:
+    for name, value in found.items():
         if not check_value(name, value) or value == math.inf:
             value = math.nan
             bad += 1

@@ -2,10 +2,15 @@
 
 import pytest
 
+from gpuwatch.catalog import CATALOG
 from gpuwatch.sources.page import EnginePage
 from tests.dialects.reading_pages import CAPTURES, captured, facts_of, flat
 
 EXPECTED = {
+    "vllm-0.32.0": {
+        0: {"req_running": 0, "req_waiting": 0, "req_finished_total": 2741, "req_preempted_total": 458,
+            "prompt_tokens_total": 460006, "generated_tokens_total": 282279, "steps_total": 41501,
+            "kv_capacity_tokens": 6400, "kv_total_blocks": 200, "req_waiting_capacity": 0}},
     "vllm-0.32.0-synthetic": {
         0: {"req_running": 41, "req_waiting": 3, "req_waiting_capacity": 2, "req_waiting_deferred": 1,
             "req_failed_total": 4, "req_corrupted_total": 0, "engine_asleep": 0, "prefix_hit_tokens_total": 1268320}},
@@ -74,6 +79,7 @@ EXPECTED = {
 """Capture → rank → signals, as its lines say."""
 
 HISTOGRAMS = {
+    "vllm-0.32.0": {"ttft_seconds": (2741, 2.5102), "itl_seconds": (279538, 0.015154), "queue_seconds": (2741, 2.3617)},
     "sglang-0.5.18-synthetic": {"ttft_seconds": (2010, 0.42), "itl_seconds": (877990, 0.021), "prefill_seconds": (2010, 0.21),
                                 "queue_seconds": (2010, 0.11), "prompt_tokens": (2010, 2400000 / 2010)},
     "trtllm-1.3.0-synthetic": {"ttft_seconds": (1032, 0.33), "tpot_seconds": (1032, 0.028), "decode_seconds": (1032, 5.8)},
@@ -90,9 +96,27 @@ HISTOGRAMS = {
 """Capture → histogram of rank 0 → count and mean."""
 
 
-def test_every_composed_capture_is_in_the_table():
-    composed = {path.stem for path in CAPTURES.glob("*.txt") if path.stem.endswith("-synthetic")}
-    assert composed <= set(EXPECTED)
+GAUGES_THAT_COUNT = {"num_requests_failed", "nv_trt_llm_general_metrics"}
+"""Exposed as gauges and never fall: a process that counts, a scheduler's iterations."""
+
+
+def test_every_capture_is_in_the_table():
+    assert {path.stem for path in CAPTURES.glob("*.txt")} == set(EXPECTED)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_counter_of_the_catalogue_is_a_counter_of_the_page(name):
+    """The page's own types agree with what a dialect takes its names for."""
+    page, body = EnginePage("e"), captured(name)
+    seen = page.read(body, 1.0).names
+    types = dict(line.split()[2:4] for line in body.decode().splitlines() if line.startswith("# TYPE"))
+    for signal, reading in page.dialect.signals.items():
+        for theirs in {n for c in reading.choices for t in c.terms for n in t.full_names(page.prefix)} & seen:
+            family = theirs if theirs in types else theirs.rpartition("_")[0]
+            if theirs.removeprefix(page.prefix) in GAUGES_THAT_COUNT:
+                continue
+            counts = types[family] == "counter" or theirs.endswith(("_sum", "_count"))
+            assert counts == (CATALOG[signal].kind == "counter"), (signal, theirs)
 
 
 @pytest.mark.parametrize("name", EXPECTED)

@@ -335,3 +335,108 @@ async def test_an_absurd_label_shortens_a_name_and_an_unreadable_page_is_said():
         else:
             assert "no dialect recognises this page" in batch.error
             assert values(batch)["scrape_up"] == 0
+
+
+ITERATIONS = (
+    b'[{"iter":8,"numActiveRequests":2},{"cpuMemUsage":1,"iter":9,"iterLatencyMS":12.5,"maxNumActiveRequests":64,'
+    b'"numActiveRequests":3,"numQueuedRequests":5,"kvCacheStats":{"maxNumBlocks":100,"usedNumBlocks":40,'
+    b'"tokensPerBlock":32,"cacheHitRate":0.25},"inflightBatchingStats":{"numCtxTokens":512,"numGenRequests":2,'
+    b'"numPausedRequests":0}}]'
+)
+
+
+def test_a_list_that_reading_empties_is_read_once_and_the_page_elsewhere_from_then_on():
+    """trtllm-serve: `/metrics` is a JSON list of iterations for one reader, the page is `/prometheus/metrics`."""
+    page = (Path(__file__).parent.parent / "captures" / "trtllm-1.3.0-synthetic.txt").read_bytes()
+
+    async def main():
+        clock = HandClock()
+        async with StubServer(lambda t: Reply(ITERATIONS if t.startswith("/metrics") else page)) as server:
+            source = source_for(server.url, clock)
+            batches = await poll_for(source, clock, 2)
+            await source.aclose()
+            return batches, server.targets
+
+    batches, targets = asyncio.run(main())
+    first = values(batches[0])
+    assert (first["req_running"], first["req_waiting"], first["kv_usage_ratio"]) == (3, 5, 0.4)
+    assert (first["step_seconds"], first["kv_capacity_tokens"], first["step_prefill_tokens"]) == (0.0125, 3200, 512)
+    assert [b.error for b in batches] == [None] * len(batches)
+    assert values(batches[-1])["req_running"] == 28
+    assert [t for t in targets if t.startswith("/metrics")] == ["/metrics"]
+
+
+@pytest.mark.parametrize(
+    "body", [b"[]", b"[1]", b"[" * 100_000, b'[{"iter":"x","kvCacheStats":[]}]'], ids=["empty", "odd", "deep", "words"]
+)
+def test_a_list_that_says_nothing_is_refused(body):
+    async def main():
+        async with StubServer(lambda _: Reply(body)) as server:
+            source = source_for(server.url)
+            batches = [await source.poll(float(n)) for n in range(2)]
+            await source.aclose()
+            return batches, server.targets
+
+    batches, targets = asyncio.run(main())
+    assert all("no dialect recognises this page" in b.error for b in batches)
+    assert targets == ["/metrics", "/prometheus/metrics"]
+
+
+def test_an_engine_that_answers_between_its_steps_is_waited_for():
+    """llama.cpp: a scrape waits for the batch in progress. Patience grows until it is known, and stays for its kind."""
+    page = (Path(__file__).parent.parent / "captures" / "llamacpp-11434.txt").read_bytes()
+
+    async def main():
+        hang, clock, slow = asyncio.Event(), HandClock(), [True]
+        async with StubServer(lambda _: Reply(page, wait=hang if slow else None)) as server:
+            source = source_for(server.url, clock, lanes=Lanes(timeout_s=0.05))
+            patience = []
+            for _ in range(3):
+                assert "timeout" in (await source.poll(clock.now())).error
+                patience.append(source.patience_s)
+            slow.clear()
+            hang.set()
+            assert (await source.poll(clock.now())).error is None
+            await source.aclose()
+            return patience, source
+
+    patience, source = asyncio.run(main())
+    assert patience == [0.1, 0.2, 0.4]
+    assert source.patience_s == 10.0
+    assert source.interval_s < 1.0, "its waiting is no cost"
+
+
+def test_a_start_time_in_a_header_tells_a_restart():
+    """llama.cpp puts none on its page; its counters may be higher than before."""
+    page = (Path(__file__).parent.parent / "captures" / "llamacpp-11434.txt").read_bytes()
+    started = ["13967132504"]
+
+    async def main():
+        clock = HandClock()
+        headers = {"Process-Start-Time-Unix": ""}
+        async with StubServer(
+            lambda _: Reply(page, headers=headers | {"Process-Start-Time-Unix": started[0]})
+        ) as server:
+            source = source_for(server.url, clock)
+            before = await poll_for(source, clock, 1)
+            started[0] = "14067132504"
+            after = await poll_for(source, clock, 1)
+            await source.aclose()
+            return before, after
+
+    before, after = asyncio.run(main())
+    assert [e.what for b in before for e in b.events] == []
+    assert [e.what for b in after for e in b.events] == ["restart"]
+
+
+def test_a_framed_page_without_its_last_line_feed_is_whole():
+    async def main():
+        async with StubServer(lambda _: Reply(VLLM.rstrip(b"\n"))) as server:
+            source = source_for(server.url)
+            batch = await source.poll(1.0)
+            await source.aclose()
+            return batch
+
+    batch = asyncio.run(main())
+    assert batch.error is None
+    assert values(batch)["req_running"] == 41
