@@ -44,9 +44,11 @@ ROWS: tuple[tuple[str, str, str], ...] = (
 )
 """File, function, and name of each row, in the order of the table."""
 
-NOT_BUILT = (
-    "engine lost in a vLLM API server",
-)
+ELSEWHERE = (
+    Row("% of a core", 1.0, what="engine lost in a vLLM API server",
+        note="needs a vLLM: python -m tests.bench.real_vllm --vllm PYTHON --model DIR"),
+)  # fmt: skip
+"""What is measured by a program of its own."""
 
 
 def measure(file: str, function: str, what: str) -> Row:
@@ -70,7 +72,7 @@ def main(words: list[str]) -> None:
     if sys.stderr.isatty():
         print(f"\r{'':<70}\r", end="", file=sys.stderr)
     if not words:
-        rows += [Row("", 0, built=False, what=what) for what in NOT_BUILT]
+        rows += ELSEWHERE
     print(table(rows))
 
 
