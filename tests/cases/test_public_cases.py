@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from gpuwatch.clues import cannot_tell
 from gpuwatch.clues.clue import ONE_LOOK
 from gpuwatch.config import Config
 from gpuwatch.diagnosis import examine
-from gpuwatch.model import Incident, Subject
+from gpuwatch.model import Incident, Subject, Verdict
 from gpuwatch.verdict import text, to_json
 from tests.clues.looks import Evidence, candidates_of, first, judged, named
 
@@ -25,9 +26,14 @@ TABLE = tomllib.loads((FOLDER / "table.toml").read_text())
 RANK = {"info": 0, "ticket": 1, "page": 2}
 
 
-def incidents_of(name: str) -> tuple[Incident, ...]:
+@cache
+def verdict_on(name: str) -> Verdict:
     path = next(p for p in FOLDER.glob(f"{name}.*") if p.suffix in (".log", ".prom"))
-    return examine([str(path)], Config()).verdict.incidents
+    return examine([str(path)], Config()).verdict
+
+
+def incidents_of(name: str) -> tuple[Incident, ...]:
+    return verdict_on(name).incidents
 
 
 def test_every_file_is_in_the_table_and_every_row_has_a_file():
@@ -52,9 +58,8 @@ def test_a_public_report_gets_its_cause_or_an_honest_answer(name: str):
 
 @pytest.mark.parametrize("name", sorted(TABLE))
 def test_the_verdict_prints_and_encodes(name: str):
-    answer = examine([str(next(p for p in FOLDER.glob(f"{name}.*")))], Config())
-    assert to_json(answer.verdict)
-    assert not re.search(r"\bnan\b", text(answer.verdict), re.IGNORECASE)
+    assert to_json(verdict_on(name))
+    assert not re.search(r"\bnan\b", text(verdict_on(name)), re.IGNORECASE)
 
 
 @pytest.mark.parametrize("name", ["07-admits-nobody", "10-one-of-four-idle", "11-saturated-line", "51-admission-spent"])
