@@ -231,9 +231,16 @@ def table(costs: dict[str, list[float]]) -> str:
             added = [cost / bare - 1 for cost, bare in zip(taken, costs["alone"], strict=True)]
             half = 1.96 * statistics.stdev(added) / math.sqrt(len(added)) if len(added) > 1 else math.nan
             middle = statistics.median(added)
-            line += f"{middle:>+10.1%}{half:>10.1%}   ≤ {BUDGET:+.0%} {'ok' if middle <= BUDGET else 'over'}"
+            line += f"{middle:>+10.1%}{half:>10.1%}   ≤ {BUDGET:+.0%} {_judged(middle, half)}"
         lines.append(line)
     return "\n".join(lines)
+
+
+def _judged(middle: float, half: float) -> str:
+    """Within the budget, over it, or too widely spread to say."""
+    if middle + half <= BUDGET:
+        return "ok"
+    return "over" if middle - half > BUDGET else "not decided"
 
 
 if __name__ == "__main__":
