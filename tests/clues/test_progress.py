@@ -31,7 +31,16 @@ def test_counters_that_move_at_the_end_of_a_request_prove_nothing_by_standing_st
     evidence = Evidence("llamacpp")
     for n in range(3):
         evidence.look(10 * n, req_running=1, req_waiting=0, generated_tokens_total=4000, kv_usage_ratio=0.2)
-    assert "engine_hang" not in named(evidence)
+    assert named(evidence) == []
+
+
+def test_which_counters_those_are_is_the_dialect_s_to_say():
+    late, live = Evidence("sglang").facts(at_finish="generated_tokens_total,x"), Evidence("sglang").facts(at_finish="x")
+    for evidence in (late, live):
+        for n in range(4):
+            evidence.look(10 * n, req_running=3, req_waiting=0, generated_tokens_total=4000, kv_usage_ratio=0.2)
+    assert named(late) == []
+    assert first(live).rule == "engine_hang"
 
 
 def test_one_line_without_tokens_may_be_a_long_prefill():
@@ -90,6 +99,13 @@ def test_a_worker_that_waits_during_a_compilation_is_a_start():
     found = first(evidence)
     assert found.rule == "unknown"
     assert "cold_start" in candidates_of(found)
+
+
+def test_a_pause_after_which_tokens_flow_is_over():
+    evidence = Evidence().say(0, "broadcast_block_wait", seconds=60)
+    for n in range(3):
+        evidence.line(20 + 10 * n, running=3, waiting=0, kv=0.1, gen=80.0)
+    assert named(evidence) == []
 
 
 def test_a_frozen_engine_behind_an_idle_device_is_surer():

@@ -248,3 +248,24 @@ def test_prompts_computed_again_for_want_of_their_cache():
 
 def test_a_device_that_left_the_bus():
     assert first(Evidence("").say(0, "gpu_lost", engine="kernel")).rule == "gpu_hardware_fault"
+
+
+def test_a_start_that_was_followed_by_service_is_history():
+    evidence = Evidence().say(0, "weights_loaded", seconds=80).say(90, "compiled", seconds=40)
+    for n in range(8):
+        evidence.line(100 + 10 * n, running=4, waiting=0, kv=0.1, gen=200.0)
+    assert named(evidence) == []
+
+
+def test_clients_that_leave_without_a_queue_are_no_storm():
+    evidence = Evidence()
+    for n in range(4):
+        evidence.look(
+            15 * n,
+            req_running=4,
+            req_waiting=0,
+            req_aborted_total=30 * n,
+            req_finished_total=10 * n,
+            generated_tokens_total=500 * n,
+        )
+    assert named(evidence) == []

@@ -15,7 +15,7 @@ from ..clue import Clue, counted, instead, not_this, told
 from ..moments import Moment, Progress, known, moments, progress
 from ..queueing import FULL, queue_of
 from ..sighting import Sighting
-from ..track import Sight
+from ..track import Notice, Sight
 
 EMPTY_KV = 0.1
 SPINNING, IDLE = 0.9, 0.05
@@ -29,14 +29,14 @@ def clues(s: Sighting) -> Iterator[Clue]:
     """Every engine that stands still, every scheduler that admits nobody, every group of devices that waits for one."""
     for seen in s.engines:
         looks = moments(seen)
-        yield from _messages(seen)
+        yield from _messages(seen, looks)
         moving = progress(seen, looks, s.last_at)
         yield from _admits_nobody(seen, looks)
         yield from _stands_still(s, seen, looks, moving)
     yield from _lopsided(s)
 
 
-def _messages(seen: Sight) -> Iterator[Clue]:
+def _messages(seen: Sight, looks: list[Moment]) -> Iterator[Clue]:
     timeout, dog = seen.notices.get("collective_timeout"), seen.notices.get("watchdog_timeout")
     if timeout is not None:
         ranks = sorted(timeout.words.get("rank", {}))
@@ -89,7 +89,7 @@ def _messages(seen: Sight) -> Iterator[Clue]:
             look_next="whether tokens flow, and the process that did not answer",
         )
     blocked = seen.notices.get("broadcast_block_wait")
-    if blocked is not None and timeout is None and dog is None:
+    if blocked is not None and timeout is None and dog is None and not _went_on(looks, blocked):
         waited_s = blocked.count * known(blocked.greatest("seconds"), 60.0)
         compiling = seen.said("compiled", "weights_loaded", "graphs_captured") > 0
         yield Clue(
@@ -103,6 +103,11 @@ def _messages(seen: Sight) -> Iterator[Clue]:
             instead=instead(("cold_start", 0.5 if compiling else 0.35)),
             look_next="whether tokens flow, and the worker's stack",
         )
+
+
+def _went_on(looks: list[Moment], said: Notice) -> bool:
+    """Whether tokens flowed after the last such message: then it was a pause, such as a compilation."""
+    return any(m.at > said.last_at and m.generated > 0 for m in looks)
 
 
 def _admits_nobody(seen: Sight, looks: list[Moment]) -> Iterator[Clue]:
@@ -183,7 +188,7 @@ def _stands_still(s: Sighting, seen: Sight, looks: list[Moment], moving: Progres
         return  # that is admits_nobody
     enough_s = LONG_S if moving.trusted else AT_FINISH_S
     device, why = _device(s, seen)
-    if device == "works" and moving.still_s < enough_s:
+    if (device == "works" or (not moving.trusted and device == "unknown")) and moving.still_s < enough_s:
         return  # a long prefill keeps the device busy, and so does a request that is not counted before its end
     certain = moving.still_s >= enough_s or device == "spins"
     sure = 0.75 if certain else 0.55 if moving.looks > 1 and moving.trusted else 0.45 if moving.trusted else 0.35

@@ -66,10 +66,12 @@ def _aborts(seen: Sight) -> Iterator[Clue]:
     if left < MANY or left < SHARE * (left + done) or len(looks) < 2:
         return
     queue = max((m.waiting for m in looks if not math.isnan(m.waiting)), default=0.0)
+    if queue < 1:
+        return  # clients come and go, and nobody waits for it
     yield Clue(
         "retry_storm",
         seen.subject,
-        0.5 if queue >= 1 else 0.35,
+        0.5,
         f"{left:.0f} requests were given up by their clients against {done:.0f} that finished; each that comes "
         f"back is load again.",
         seen.first_at,

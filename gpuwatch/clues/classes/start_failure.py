@@ -14,6 +14,8 @@ from ..clue import Clue, counted, instead, not_this, told
 from ..sighting import Sighting
 from ..track import Sight
 
+OVER_S = 60.0
+"""A start that was followed by so much service is history."""
 PHASES = {"weights_loaded": "weights", "compiled": "compilation", "graphs_captured": "graph capture"}
 SLOW_START_S = 30.0
 LONG_FIRST_STEP_S = 30.0
@@ -108,6 +110,8 @@ def _phases(seen: Sight) -> Iterator[Clue]:
     total = max(sum(spent.values()), 0.0 if math.isnan(init_s) else init_s)
     if total < SLOW_START_S or not spent:
         return
+    if _serves_since(seen):
+        return
     most = max(spent, key=lambda k: spent[k])
     rest = total - sum(v for k, v in spent.items() if k != "weights") if not math.isnan(init_s) else 0.0
     parts = " + ".join(f"{name} {seconds:.3g} s" for name, seconds in sorted(spent.items(), key=lambda p: -p[1]))
@@ -131,3 +135,8 @@ def _phases(seen: Sight) -> Iterator[Clue]:
         named=True,
         look_next="when the first answer came: process start and warm-up requests are in no line",
     )
+
+
+def _serves_since(seen: Sight) -> bool:
+    served = [at for at, look in seen.looks if look.get("req_running", 0) > 0]
+    return bool(served) and served[-1] - served[0] >= OVER_S
