@@ -128,3 +128,10 @@ def test_lines_without_a_time_take_the_one_before():
     found = read(v1(0, 0, 9, 1, 0, 1.0), oom)
     assert found.calls[-1][0] == found.first_at
     assert kinds(found) == ["out_of_memory"]
+
+
+def test_a_first_line_without_a_time_does_not_move_the_dates_that_follow():
+    """Python warnings precede vLLM's first line; the file's date, taken for its beginning, is that of its end."""
+    ended_at = unix("2025-07-28T05:00:00")
+    found = read("Triton is installed, but does not include a CPU backend.", v1(0, 1, 1, 1, 0, 1), start_at=ended_at)
+    assert found.last_at == unix("2025-07-28T01:00:00")

@@ -42,6 +42,8 @@ class Timeline:
             self.counts["garbage"] += 1
             return self.carry_on()
         if stamp.clock not in self._offsets:
+            if self._only_guessed(stamp):
+                self.now = math.nan
             if len(self._offsets) >= MOST_CLOCKS:
                 self.counts["garbage"] += 1
                 return self.carry_on()
@@ -70,6 +72,10 @@ class Timeline:
             self.now += min(took_s, 3600.0) or 1.0
             self.counts["no_time"] += 1
         return self.now
+
+    def _only_guessed(self, stamp: Stamp) -> bool:
+        """A date against a beginning that the file's date suggested, before anything was placed by it: the date is right."""
+        return not self.timed and not self.counts["no_time"] and not stamp.clock.startswith("boot")
 
     def _offset(self, stamp: Stamp, raw: float) -> float:
         """A clock is laid beside what is known; alone, it is the axis, and an uptime begins where the log does."""
