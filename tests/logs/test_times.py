@@ -117,6 +117,15 @@ def test_a_new_pid_of_the_same_process_is_a_restart():
     assert what == ["notice", "restart"]
 
 
+def test_several_api_servers_in_one_log_are_no_restarts():
+    lines = [
+        v1(10 * k, 0, 9, 1, 0, 1.0).replace("APIServer pid=1", f"APIServer_{k % 2} pid={7 + k % 2}") for k in range(40)
+    ]
+    assert kinds(read(*lines)) == []
+    share = [v1(10 * k, 0, 9, 1, 0, 1.0).replace("pid=1)", f"pid={7 + k % 2})") for k in range(40)]
+    assert len(kinds(read(*share))) == 1
+
+
 def test_a_time_from_another_century_is_garbage():
     clock = Timeline()
     assert [clock.place(Stamp("own", t)) for t in (100.0, 9e9, 101.0)] == [100.0, 100.0, 101.0]

@@ -156,7 +156,7 @@ def _process(line: Line, text: str, at: int) -> int:
     found = _PROCESS.match(text, at)
     if not found:
         return at
-    line.process, line.pid = found[1].split("_")[0], int(found[2])
+    line.process, line.pid = found[1], int(found[2])
     _ranks(line, found[1])
     return found.end()
 

@@ -56,7 +56,7 @@ class LogReader:
         self._unwrap = Unwrapper()
         self._joiner = Joiner()
         self._paces: dict[int, Pace] = {}
-        self._pids: dict[tuple[str, int | None], int] = {}
+        self._pids: dict[str, set[int]] = {}
         self._restarted_at = self._stopped_at = -math.inf
         self._slots = Slots()
         self._distributions = Distributions()
@@ -215,15 +215,16 @@ class LogReader:
             self.cut["notices"] += 1
 
     def _is_another_run(self, at: float, line: Line) -> bool:
-        """The same process of the engine with another pid."""
-        if not line.pid or line.process not in ("APIServer", "EngineCore"):
+        """The same process of the engine with a pid that it never had: two servers that share a log take turns."""
+        if not line.pid or not line.process.startswith(("APIServer", "EngineCore")):
             return False
-        key = (line.process, line.rank)
-        before = self._pids.get(key)
-        if before is None and len(self._pids) >= 2 * MOST_RANKS:
+        if line.process not in self._pids and len(self._pids) >= 2 * MOST_RANKS:
             return False
-        self._pids[key] = line.pid
-        return before is not None and before != line.pid
+        known = self._pids.setdefault(line.process, set())
+        if line.pid in known or len(known) >= MOST_RANKS:
+            return False
+        known.add(line.pid)
+        return len(known) > 1
 
     def _restart(self, at: float) -> None:
         if at - self._restarted_at < ONE_RESTART_S:
