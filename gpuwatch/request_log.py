@@ -42,6 +42,7 @@ class FinishedRequests:
         self.rows = 0
         self.cut = 0
         self.fresh: list[tuple[float, float]] = []  # for the SLO counters
+        self.fresh_of: dict[int, int] = {}  # request -> its place in `fresh`
         self.ids: deque[NDArray[np.uint64]] = deque()
         self.pending: dict[int, list[tuple[float, Floats]]] = {}  # request without its whole: (received, span rows)
         self.counted: dict[int, float] = {}  # request -> when it became a row: spans that come later are no second one
@@ -123,12 +124,12 @@ class FinishedRequests:
             here = np.isin(request, ids)
             for one, stage, start, end in zip(request[here], *c[here, :3].T, strict=True):
                 row = block[int(np.flatnonzero(ids == one)[-1])]
-                if not self._add_stage(row, int(stage), float(start), float(end)):
+                if not self._add_stage(int(one), row, int(stage), float(start), float(end)):
                     self.late += 1
             request, c = request[~here], c[~here]
         self.late += len(request)
 
-    def _add_stage(self, row: Floats, stage: int, start: float, end: float) -> bool:
+    def _add_stage(self, request: int, row: Floats, stage: int, start: float, end: float) -> bool:
         """Add one stage to a row in place; False where the request has no room for it."""
         column, length = int(_STAGE_COLUMN[stage]), end - start
         if column < 0:
@@ -148,11 +149,22 @@ class FinishedRequests:
             row[2] = min(ttft, first) if tpot_known and not math.isnan(ttft) else first
         elif stage == _PREFILL and not tpot_known:
             row[2] = end - row[0] if math.isnan(ttft) else max(ttft, end - row[0])
-        if math.isnan(ttft) and not math.isnan(row[2]):
-            self.fresh.append((float(row[2]), math.nan))
-        if stage == _DECODE and not tpot_known and row[10] > 1:
-            self.fresh.append((math.nan, float(total / (row[10] - 1))))
+        late_ttft = float(row[2]) if math.isnan(ttft) else math.nan
+        late_tpot = float(total / (row[10] - 1)) if stage == _DECODE and not tpot_known and row[10] > 1 else math.nan
+        self._tell(request, late_ttft, late_tpot)
         return True
+
+    def _tell(self, request: int, ttft: float, tpot: float) -> None:
+        """A TTFT or TPOT that became known late, each once: beside what was told of the request, if that still waits."""
+        if math.isnan(ttft) and math.isnan(tpot):
+            return
+        place = self.fresh_of.get(request)
+        if place is None:
+            self.fresh_of[request] = len(self.fresh)
+            self.fresh.append((ttft, tpot))
+        else:
+            before = self.fresh[place]
+            self.fresh[place] = (before[0] if math.isnan(ttft) else ttft, before[1] if math.isnan(tpot) else tpot)
 
     def _group(self, request: NDArray[np.uint64], c: Floats, now: float) -> None:
         if not len(request):
@@ -193,11 +205,13 @@ class FinishedRequests:
             self.blocks.append(out[order])
             self.ids.append(ids[order])
         tpot = out[order, 7] / np.where(out[order, 10] > 1, out[order, 10] - 1, math.nan)
+        self.fresh_of.update(zip(ids[order].tolist(), range(len(self.fresh), len(self.fresh) + n), strict=True))
         self.fresh.extend(zip(out[order, 2].tolist(), tpot.tolist(), strict=True))
 
     def take_fresh(self) -> list[tuple[float, float]]:
         """(TTFT, TPOT) in seconds of the requests that were added since the last call; NaN where not known."""
         fresh, self.fresh = self.fresh, []
+        self.fresh_of = {}
         return fresh
 
 
