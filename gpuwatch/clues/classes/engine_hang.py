@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ...model import RuledOut
+from ...model import RuledOut, Severity
 from ..clue import Clue, counted, instead, not_this, told
 from ..moments import Moment, Progress, known, moments, progress
 from ..queueing import FULL, queue_of
@@ -124,6 +124,7 @@ def _admits_nobody(seen: Sight, looks: list[Moment]) -> Iterator[Clue]:
         told(seen, "req_waiting", q.waiting, 0.0, ">", q.span_s),
         told(seen, "kv_usage_ratio", q.kv, EMPTY_KV if q.kv <= EMPTY_KV else FULL, "<=" if q.kv <= EMPTY_KV else ">="),
     )
+    severity: Severity = "page" if q.looks > 1 else "ticket"  # a single look may be the moment between two batches
     seen_for = f" for {q.span_s:.0f} s" if q.span_s else ""
     if q.kv <= EMPTY_KV:
         pool, longest = seen.fact("kv_capacity_tokens"), seen.fact("max_model_len", "context_len")
@@ -136,7 +137,7 @@ def _admits_nobody(seen: Sight, looks: list[Moment]) -> Iterator[Clue]:
             "defect or a head that can never fit, never load.",
             q.first.at,
             "admits_nobody",
-            "page",
+            severity,
             "queue",
             evidence,
             (
@@ -168,7 +169,7 @@ def _admits_nobody(seen: Sight, looks: list[Moment]) -> Iterator[Clue]:
             "parked (a transfer, an offload) or lost.",
             q.first.at,
             "parked_requests_hold_kv",
-            "page",
+            severity,
             "queue",
             evidence,
             (not_this("overload", "nothing runs"),),

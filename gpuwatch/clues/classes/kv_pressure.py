@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from ..clue import Clue, counted, instead, not_this, told
+from ..clue import LEAST, Clue, counted, instead, not_this, told
 from ..moments import Moment, known, moments
 from ..queueing import FULL, Queue, queue_of
 from ..sighting import Sighting
@@ -88,6 +88,7 @@ def _full(seen: Sight, q: Queue) -> Iterator[Clue]:
         held, endless, more = min(held, 0.4), min(endless, 0.35), min(more, 0.4)
     if lengths >= HUGE_SHARE:  # by the numbers few hold it, whatever comes and goes
         held, more = max(held + 0.1, 0.5), more - 0.1
+    more = max(more, LEAST)  # at one look or ten: nobody can rule it out without seeing who comes and goes
     who = {
         "long_context_kv_pressure": (
             held,

@@ -19,6 +19,7 @@ FALL = 0.25
 SLOW_EACH = 2.0
 FAST_PROMPT = 300.0
 SLOW_STEP_S = 0.3
+LASTS_S = 5.0
 ROOM = 0.8
 
 
@@ -34,8 +35,9 @@ def _throughput(seen: Sight, enough_each: float) -> Clue | None:
     looks = moments(seen)
     calm = [m.each for m in looks if m.each > 0 and known(m.prompt) <= 0]
     starved = [m for m in looks if _starved(m, max(calm, default=math.nan), enough_each)]
-    if not starved:
-        return None
+    lines = seen.source("generated_tokens_per_second") == "log"
+    if not starved or (not lines and starved[-1].at - starved[0].at < LASTS_S):
+        return None  # a line speaks for its whole interval, a look for the moment since the last
     worst = min(starved, key=lambda m: m.each)
     usual = max(calm, default=math.nan)
     before_after = not math.isnan(usual)

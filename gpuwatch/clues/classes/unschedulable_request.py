@@ -54,7 +54,7 @@ def _by_size(seen: Sight, q: Queue, pool: float, longest: float) -> Clue:
         f"{longest:.0f} are let in, and the head of the queue is likely one that can never fit. It blocks all behind it.",
         q.first.at,
         "larger_than_the_pool",
-        "page",
+        "page" if q.looks > 1 else "ticket",
         "queue",
         evidence=(
             told(seen, "req_running", 0.0),
