@@ -38,8 +38,21 @@ def what_it_cannot_tell(s: Sighting) -> list[str]:
         out.append("Latency was not seen: what users felt is inferred, not measured.")
     if s.engines and not s.gpus:
         out.append("No device was seen: throttling, faults, neighbours and idle gaps cannot be told.")
+    out += _instances(s)
     if s.gpus and not s.engines:
         out.append("No engine was seen: whether the devices' work is useful cannot be told.")
     if s.engines and not any("cgroup_cpu_throttled_ratio" in x.tracks for x in (*s.engines, *s.hosts)):
         out.append("CPU quota and throttling of the container were not seen.")
     return out
+
+
+def _instances(s: Sighting) -> list[str]:
+    """MIG instances: what their utilisation cannot say, and what is read in its place."""
+    cut = [g for g in s.gpus if g.facts.get("mig_profile")]
+    if not cut:
+        return []
+    active = [t.greatest for g in cut if (t := g.track("gpu_gr_engine_active_ratio")) is not None and t.count]
+    instead = f"; engine activity is read instead (up to {max(active):.0%})" if active else ""
+    return [
+        f"GPU utilisation is not measured on a MIG instance ({cut[0].facts['mig_profile']}){instead}: 0 is not idle."
+    ]

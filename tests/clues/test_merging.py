@@ -86,6 +86,11 @@ def test_one_look_says_what_it_cannot_tell():
     assert not any(line.startswith("One look") or "No device" in line for line in cannot_tell(more.calls))
 
 
+def test_utilisation_of_an_instance_is_said_to_mean_nothing():
+    evidence = Evidence("").gpu_facts("GPU-1/2", mig_profile="2g.20gb").gpu(0, "GPU-1/2", gr=0.8)
+    assert any("MIG instance (2g.20gb)" in line and "80%" in line for line in cannot_tell(evidence.calls))
+
+
 def test_a_page_without_counters_cannot_tell_a_hang():
     evidence = Evidence().look(0, req_running=4, req_waiting=0).look(10, req_running=4, req_waiting=0)
     assert any("a hang and a busy engine look alike" in line for line in cannot_tell(evidence.calls))
