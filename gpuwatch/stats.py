@@ -178,6 +178,16 @@ def split_llr(before: Floats, after: Floats) -> float:
     return sum(e * math.log(e / n / (events / cells)) for e, n in stretches if e > 0)
 
 
+def spread(rises: Floats, pace_s: int) -> Floats:
+    """Increases of a counter that is read every `pace_s` seconds, spread evenly over the seconds that each covers."""
+    out = np.where(np.isnan(rises), math.nan, 0.0)
+    for i in np.flatnonzero(rises > 0):
+        covered = np.arange(max(0, int(i) - pace_s + 1), int(i) + 1)
+        known = covered[~np.isnan(rises[covered])]
+        out[known] += rises[i] / len(known)
+    return out
+
+
 def bucket_quantile(bounds: tuple[float, ...], counts: Floats, q: float) -> float | None:
     """A quantile of a histogram from counts per bucket (the last one is +Inf).
 

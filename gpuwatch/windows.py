@@ -16,10 +16,12 @@ from .baseline import Baseline
 from .config import Slo
 from .history import HistogramSeries, History
 from .model import Event, Evidence, Floats, LiveRequests, Missing, OpenStep, Subject
-from .stats import bucket_quantile, slope
+from .stats import bucket_quantile, slope, spread
 from .tiers import GREATEST, LAST, LEAST, MEAN, Tier
 
 T = TypeVar("T")
+SLOW_S = 3.0
+"""Looks further apart than this are slow: single ones are no evidence of what lasts, and counters jump between them."""
 THIN = 0.5  # least share of a span's seconds that must be known
 
 
@@ -145,8 +147,20 @@ class Window:
         return float((values[known[-1]] - values[known[0]]) / (known[-1] - known[0]))
 
     def increments(self, counter: str, span_s: float) -> Floats:
-        """Increase in each second of the span; NaN where not known."""
-        return np.diff(self.series(counter, span_s + 1, LAST, thin=0.1))
+        """Increase in each second of the span; NaN where not known. Slow looks are spread over the time they cover."""
+        rises = np.diff(self.series(counter, span_s + 1, LAST, thin=0.1))
+        pace_s = self.cadence_s(counter)
+        return rises if pace_s <= SLOW_S else spread(rises, round(pace_s))
+
+    def cadence_s(self, signal: str) -> float:
+        """Usual time between two looks of the signal's best fresh source; 1 where that is not known yet."""
+        pace_s = self._tier(signal)[1].cadence_s
+        return 1.0 if math.isnan(pace_s) else pace_s
+
+    def span_of(self, signal: str, span_s: float, looks: int = 4) -> float:
+        """The span, or as much longer as so many looks at the signal take where they are slow."""
+        pace_s = self.cadence_s(signal)
+        return span_s if pace_s <= SLOW_S else max(span_s, math.ceil(looks * pace_s))
 
     def age(self, signal: str) -> float:
         """Seconds since the signal last changed: a frozen gauge is not a steady one."""

@@ -19,6 +19,8 @@ _DCGM = b"DCGM_FI_"
 _NO_UUID = re.compile(rb'^(DCGM_\w+\{)(?![^}]*(?:UUID|uuid|gpu_uuid)=)([^}]*?\bgpu="([^"]*)"[^}]*\})', re.MULTILINE)
 _SERVER_ONLY = ("python_", "process_", "http_", "fastapi_", "go_", "promhttp_", "scrape_")
 
+_NOT_ENGINES = (b"#", _DCGM, b"container_", b"node_", b"machine_", b"cadvisor_", *(p.encode() for p in _SERVER_ONLY))
+
 
 class PageBook:
     """Reads the pages of one engine and of the machine it runs on, in the order of time."""
@@ -31,11 +33,7 @@ class PageBook:
         self._machine = HostPage(self._host, self._engine)
         self.seen: Counter[str] = Counter()
         self.dropped = 0
-
-    @property
-    def dialect(self) -> str:
-        """The engine's dialect; empty where no page was an engine's."""
-        return self._page.dialect.name if self._page.dialect else ""
+        self.dialect = ""  # of the last page that was an engine's
 
     def read(self, body: bytes, at: float, took_s: float = 0.0) -> list[Batch]:
         """The batches of one page received at `at`. Never raises for bad text."""
@@ -60,13 +58,14 @@ class PageBook:
         return Batch(f"page:{self._engine.engine}", "engine", self._engine, at, took_s, error=why[:300])
 
     def _read_engine(self, body: bytes, at: float, took_s: float) -> Batch | None:
-        if not body.strip():
+        if not body.strip() or (_has_others(body) and not _has_own(body)):
             return None
         try:
             report = self._page.read(body, at)
         except ValueError as error:
             return self._failure(at, _what_it_is(body) or str(error), took_s)
         self.seen["engine"] += 1
+        self.dialect = self._page.dialect.name if self._page.dialect else ""
         self.dropped += report.dropped
         return Batch(
             f"page:{self._engine.engine}", "engine", self._engine, at, took_s,
@@ -95,6 +94,16 @@ class PageBook:
             return None
         self.seen["host"] += 1
         return Batch("host", "host", self._host, at, frames=frames)
+
+
+def _has_others(body: bytes) -> bool:
+    """Whether an exporter other than the engine's wrote some of it."""
+    return _DCGM in body or b"container_" in body or b"node_" in body
+
+
+def _has_own(body: bytes) -> bool:
+    """Whether there is a line that neither an exporter nor a process writes about itself: an engine's, perhaps."""
+    return any(line and not line.startswith(_NOT_ENGINES) for line in body.split(b"\n"))
 
 
 def _what_it_is(body: bytes) -> str:

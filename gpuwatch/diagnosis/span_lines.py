@@ -16,6 +16,8 @@ from typing import Any
 import msgspec
 
 from ..model import Batch, Spans, Subject
+from ..sources.span_inbox import complete
+from ..sources.span_trees import SpanTrees
 from ..sources.spans import SpanDecoder
 from .times import unix_seconds
 
@@ -37,6 +39,7 @@ class SpanFile:
         self.foreign = 0
         self.spans = 0
         self._decoder = SpanDecoder(lambda _: self.subject, _SALT)
+        self._trees = SpanTrees()
 
     def read(self, lines: Iterable[bytes]) -> None:
         """Read all lines; what is no span is counted."""
@@ -57,6 +60,7 @@ class SpanFile:
                 waiting = []
         if waiting:
             self._flat(waiting)
+        self._take(self._trees.take(math.inf))
 
     def _flat(self, spans: list[dict[str, Any]]) -> None:
         """Flat spans as one export for each resource and scope."""
@@ -84,7 +88,11 @@ class SpanFile:
             return
         self.unread += decoded.dropped
         self.foreign += decoded.foreign
-        for spans in decoded.spans:
+        self._take([*decoded.spans, *complete(self._trees, decoded.waiting, decoded.told, 0.0)])
+
+    def _take(self, found: Iterable[Spans]) -> None:
+        """Rows that are told; those of scattered trees wait for the end of the file."""
+        for spans in found:
             self.spans += len(spans.start)
             self.items += [(at, _batch(self.subject, at, part)) for at, part in by_end(spans)]
 

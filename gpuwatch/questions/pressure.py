@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ..model import Missing
 from ..stats import RateChange, quantile_of_known
-from ..windows import Window
+from ..windows import SLOW_S, Window
 from .demand import Fit, fit_minute, flow, load_factors, surge_by
 from .queue import began_at, queue
 from .rhythm import rhythm
@@ -20,6 +20,8 @@ SURGE_BEFORE_S = 90.0
 """A minute, and half of one for a queue that is short at first: it is dated by when it was a tenth of what it is."""
 SURGE_KNOWN_S = 150.0
 """A step that set a queue off is seen by then; what is found later is chance, and what is lost later was none the less."""
+SLOW_LOOKS = 2.2
+"""Cadences that three slow looks in a row span, and a little."""
 UNSURE = 0.45
 """Not sure enough to open an incident, enough to keep one open."""
 
@@ -56,8 +58,9 @@ def pressure(w: Window) -> Pressure | None:
     f = w.once(flow)
     began = w.once(began_at)
     full = _full_of(w)
-    if full is None:
-        return None
+    pace_s = w.cadence_s("req_waiting")
+    if full is None or (pace_s > SLOW_S and w.now - began < SLOW_LOOKS * pace_s):
+        return None  # of slow looks, three must have seen the queue
     fitting = w.maybe(fit_minute) or Fit(0.0, 0.0, "none")
     if full[0] == "KV pool" and (fitting.share > FIT_SHARE or few_hold_the_pool(w)):
         return None
@@ -96,7 +99,8 @@ def _confidence(w: Window, beyond: bool, trend: str) -> float:
 
 def _full_of(w: Window) -> tuple[str, float] | None:
     """What is full over the last half minute: the batch, else the KV pool; None where neither is."""
-    running = quantile_of_known(w.series("req_running", 30.0, thin=0.3), 0.25)
+    span_s = w.span_of("req_running", 30.0)
+    running = quantile_of_known(w.series("req_running", span_s, thin=0.3), 0.25)
     try:
         if running / w.limit("max_num_seqs") >= FULL_RATIO:
             return "batch", running / w.limit("max_num_seqs")
@@ -104,7 +108,7 @@ def _full_of(w: Window) -> tuple[str, float] | None:
     except Missing:
         plateau = w.greatest("req_running", 300.0, thin=0.05)
     try:
-        usage = quantile_of_known(w.series("kv_usage_ratio", 30.0, thin=0.3), 0.25)
+        usage = quantile_of_known(w.series("kv_usage_ratio", span_s, thin=0.3), 0.25)
     except Missing:
         usage = math.nan
     if usage >= FULL_RATIO:

@@ -34,8 +34,11 @@ from ..questions.ruled_out import (
     preemptions_per_finished,
     recompute_share,
 )
-from ..windows import Window
+from ..windows import SLOW_S, Window
 from . import Rule
+
+FINE_LOOKS = 8
+"""With fewer looks a cycle, cycles between two looks may be missed, and the period is a longer one's."""
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -62,13 +65,17 @@ def check(w: Window, p: Params) -> Finding | None:
         sure = min(sure, 0.45)
     if not w.has("waiting_fit"):
         sure *= 0.85
+    pace_s = w.cadence_s("req_running")
+    at_most = "at least " if pace_s > SLOW_S else ""
+    if pace_s > max(SLOW_S, r.period_s / FINE_LOOKS):
+        sure *= 0.85
     return Finding(
         rule="batch_thrashing",
         subject=w.subject,
         confidence=sure,
         summary=(
-            f"The batch drains and refills every {r.period_s:.0f} s ({r.cycles} cycles, swing {r.swing_ratio:.0%}) while "
-            f"requests wait: {r.lost_slots_ratio:.0%} of its slots are lost to the order of admission."
+            f"The batch drains and refills {at_most}every {r.period_s:.0f} s ({r.cycles} cycles, swing {r.swing_ratio:.0%}) "
+            f"while requests wait: {r.lost_slots_ratio:.0%} of its slots are lost to the order of admission."
         ),
         onset_at=r.onset_at,
         mechanism=mechanism,
@@ -81,6 +88,8 @@ def check(w: Window, p: Params) -> Finding | None:
 def _unseen(w: Window) -> tuple[Evidence, ...]:
     """What a page alone cannot show, said where it would stand."""
     rows = []
+    if (pace_s := w.cadence_s("req_running")) > SLOW_S:
+        rows.append(Evidence(f"cycles shorter than {2 * pace_s:.0f} s", f"not seen: looks are {pace_s:.0f} s apart"))
     if not w.has("waiting_fit"):
         rows.append(Evidence("who would fit while the head is blocked", "not seen without a step ring: inferred"))
     if not holders(w):

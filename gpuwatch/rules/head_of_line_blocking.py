@@ -24,10 +24,12 @@ from ..questions.demand import full_batch, has_room, held_back, promised_to_one,
 from ..questions.progress import stall
 from ..questions.rhythm import rhythm
 from ..questions.ruled_out import not_hang, not_preemption_storm, not_throttling, not_traffic_surge
-from ..windows import Window
+from ..windows import SLOW_S, Window
 from . import Rule
 
 SPAN_S = 30.0
+SLOW_LOOKS = 2.2
+"""Cadences that three slow looks in a row span, and a little."""
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,9 +63,8 @@ def _admission(w: Window, p: Params) -> Finding | None:
         head_s = w.level("head_wait_seconds")
         sure, signal, held_s = 0.85, "waiting_fit", p.held_s
     else:
-        held = waiting & (w.series("kv_usage_ratio", SPAN_S, thin=0.3) < p.free_usage_ratio)
-        held &= w.series("req_running", SPAN_S, thin=0.3) < 0.95 * full_batch(w)
-        head_s, sure, signal, held_s = math.nan, 0.6, "kv_usage_ratio", p.held_inferred_s
+        held, held_s = _inferred(w, p)
+        head_s, sure, signal = math.nan, 0.6, "kv_usage_ratio"
     run_s = _last_run(held)
     if run_s < held_s or _stands_still(w, p.held_s):
         return None
@@ -89,6 +90,24 @@ def _admission(w: Window, p: Params) -> Finding | None:
         ruled_out=(not_traffic_surge(w), not_hang(w), not_preemption_storm(w), not_throttling(w)),
         culprits=(*head(w), *holders(w, 2)),
     )
+
+
+def _inferred(w: Window, p: Params) -> tuple[NDArray[np.bool_], float]:
+    """In which seconds free cache speaks for a blocked head, and for how long it must last.
+
+    Slow looks: three of them in a row, and between them nobody may have been let in, for a blocked head admits nobody.
+    """
+    span_s = w.span_of("kv_usage_ratio", SPAN_S)
+    running = w.series("req_running", span_s, thin=0.3)
+    held = (w.series("req_waiting", span_s, thin=0.3) > 0) & (running < 0.95 * full_batch(w))
+    held &= w.series("kv_usage_ratio", span_s, thin=0.3) < p.free_usage_ratio
+    pace_s = w.cadence_s("kv_usage_ratio")
+    if pace_s <= SLOW_S:
+        return held, p.held_inferred_s
+    let_in = np.flatnonzero(np.diff(running) > 0)
+    if len(let_in):
+        held[: int(let_in[-1]) + 1] = False
+    return held, max(p.held_inferred_s, SLOW_LOOKS * pace_s)
 
 
 def _stands_still(w: Window, for_s: float) -> bool:

@@ -19,13 +19,15 @@ import numpy as np
 
 from ..model import Advice, Evidence, Finding, Missing
 from ..questions.culprits import holders
-from ..questions.demand import fit_minute, load_factors
+from ..questions.demand import fit, fit_minute, load_factors
 from ..questions.queue import began_at, queue
 from ..questions.ruled_out import not_hang, not_preemption_storm, not_throttling, not_traffic_surge
 from ..windows import Window
 from . import Rule
 
 SPAN_S = 30.0
+SLOW_LOOKS = 6
+"""Looks that must agree where they are slow: between fewer, a batch that drains and refills can hide."""
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,14 +42,16 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def check(w: Window, p: Params) -> Finding | None:
     """A full pool, held by few, with a queue in which nobody would fit."""
-    waiting = w.series("req_waiting", SPAN_S, thin=0.3)
-    if float((waiting > 0).sum()) < p.waiting_s:
+    span_s = w.span_of("kv_usage_ratio", SPAN_S, SLOW_LOOKS)
+    waiting = w.series("req_waiting", span_s, thin=0.3)
+    if float((waiting > 0).sum()) < p.waiting_s * span_s / SPAN_S:
         return None
-    usage = w.mean("kv_usage_ratio", SPAN_S)
-    fitting = w.once(fit_minute)
-    if usage < p.kv_usage_ratio or fitting.share > p.fit_share:
+    usage = w.mean("kv_usage_ratio", span_s)
+    fitting = w.once(fit_minute) if span_s <= 60 else fit(w, span_s)
+    allowed = p.fit_share if span_s == SPAN_S else p.fit_share / 2  # of few looks not one may have seen room
+    if usage < p.kv_usage_ratio or fitting.share > allowed:
         return None
-    held, named = _held_by_long(w, p)
+    held, named = _held_by_long(w, p, span_s)
     if not named:
         return None
     factors = w.maybe(load_factors)
@@ -63,7 +67,7 @@ def check(w: Window, p: Params) -> Finding | None:
         mechanism="long_holders",
         evidence=(
             *held,
-            w.evidence("kv_usage_ratio, mean", usage, p.kv_usage_ratio, ">=", SPAN_S),
+            w.evidence("kv_usage_ratio, mean", usage, p.kv_usage_ratio, ">=", span_s),
             w.evidence(f"waiting time with free room ({fitting.witness})", fitting.share, p.fit_share, "<=", 60),
             w.evidence("req_waiting", w.once(queue).waiting, 0.0, ">", 5),
             w.evidence("load factor of the KV pool", factors.kv if factors else None, 1.0, ">=", 120),
@@ -73,7 +77,7 @@ def check(w: Window, p: Params) -> Finding | None:
     )
 
 
-def _held_by_long(w: Window, p: Params) -> tuple[tuple[Evidence, ...], bool]:
+def _held_by_long(w: Window, p: Params, span_s: float) -> tuple[tuple[Evidence, ...], bool]:
     try:
         share = w.mean("kv_long_share_ratio", SPAN_S)
         return (
@@ -84,8 +88,8 @@ def _held_by_long(w: Window, p: Params) -> tuple[tuple[Evidence, ...], bool]:
         usual = w.baseline.usual("kv_per_request_ratio")
         if usual is None:
             raise
-        now = w.mean("kv_usage_ratio", SPAN_S) / max(1.0, w.mean("req_running", SPAN_S))
-        row = w.evidence("KV per running request", now, p.tokens_per_request_ratio * usual, ">=", SPAN_S)
+        now = w.mean("kv_usage_ratio", span_s) / max(1.0, w.mean("req_running", span_s))
+        row = w.evidence("KV per running request", now, p.tokens_per_request_ratio * usual, ">=", span_s)
         return (row,), now >= p.tokens_per_request_ratio * usual
 
 
