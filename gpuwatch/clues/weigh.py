@@ -115,7 +115,7 @@ def _unknown(best: Clue, pair: tuple[Alternative, ...]) -> Clue:
         confidence=best.confidence,
         named=False,
         explains=(),
-        summary=f"{best.summary} The evidence does not decide on a mechanism; nearest: {names}.",
+        summary=f"The evidence does not decide on a mechanism; nearest: {names}. If {best.rule}: {best.summary}",
     )
 
 
