@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 from msgspec import Meta, Struct
 
+from engine_shim.chat_template import ChatForm, OneLineATurn, UnfitConversationError
 from engine_shim.sampling import Sampling
 from engine_shim.tokens import Tokenizer
 
@@ -22,6 +23,8 @@ MAX_STOPS = 4
 MAX_STOP_CHARACTERS = 256
 MAX_TENANT_CHARACTERS = 64
 LONGEST_DEADLINE_S = 86_400
+PLAIN_CHAT: ChatForm = OneLineATurn()
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 DEFAULT_COMPLETION_TOKENS = 16  # of /v1/completions, as in OpenAI's API; chat answers may fill the context
 
 
@@ -62,6 +65,7 @@ class ServedModel:
     kv_capacity_tokens: int
     eos_token_ids: tuple[int, ...] = ()
     has_priorities: bool = False  # whether its scheduler tells classes apart
+    chat: ChatForm = PLAIN_CHAT
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,14 +197,26 @@ def read_completion(raw: bytes, model: ServedModel) -> Ask:
 def read_chat(raw: bytes, model: ServedModel) -> Ask:
     """A body of POST /v1/chat/completions as an Ask; ApiError for whatever is wrong with it.
 
-    The conversation becomes one line per turn, `role: text`, and the answer's beginning; no template of a model is run.
+    The model's chat form makes a prompt of the conversation (chat_template.py).
     """
     body = _decode(_CHAT, raw)
     _check(body, model)
-    turns = [f"{message.role}: {message.text()}\n" for message in body.messages]
-    prompt = model.tokenizer.encode("".join(turns) + "assistant:")
+    turns = [{"role": _role(message, i), "content": message.text()} for i, message in enumerate(body.messages)]
+    try:
+        text = model.chat.text(turns)
+    except UnfitConversationError as error:
+        raise ApiError(400, f"The model's chat template refuses the messages: {error}.", "messages") from error
+    prompt = model.tokenizer.encode(text, add_special_tokens=not model.chat.brings_special_tokens)
     room = max(min(model.max_model_len, model.kv_capacity_tokens) - len(prompt), 1)
     return _ask(body, model, prompt, body.max_completion_tokens or body.max_tokens or room, chat=True)
+
+
+def _role(message: Message, index: int) -> str:
+    if message.role not in ROLES:
+        supported = ", ".join(f"'{role}'" for role in ROLES)
+        text = f"Invalid value: {message.role!r}. Supported values are: {supported}."
+        raise ApiError(400, text, f"messages[{index}].role", "invalid_value")
+    return message.role
 
 
 def _decode(decoder: msgspec.json.Decoder[Any], raw: bytes) -> Any:

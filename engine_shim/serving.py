@@ -15,6 +15,7 @@ from typing import Any
 from engine_shim import __version__
 from engine_shim.address import check_address, check_url
 from engine_shim.admin import AdminRoute
+from engine_shim.chat_template import chat_form
 from engine_shim.clock import Clock, RealClock
 from engine_shim.devices import Device, device_named
 from engine_shim.engine import Engine
@@ -132,6 +133,7 @@ def build(options: ServeOptions, changes: Mapping[str, Any], clock: Clock | None
         kv_capacity_tokens=blocks * settings.block_tokens,
         eos_token_ids=options.eos_token_id or computing.eos_token_ids,
         has_priorities=settings.scheduling == "priority",
+        chat=chat_form(folder, clock.now),
     )
     telemetry = _telemetry(options, settings, model, device, blocks, clock)
     telemetry.live.rank = queue_rank(settings, clock.now)

@@ -18,8 +18,8 @@ class Tokenizer(Protocol):
 
     vocab_size: int
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of `text`."""
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of `text`, with those that a prompt begins and ends with, if the model has such and wants them added."""
         ...
 
     def decode(self, ids: list[int]) -> str:
@@ -45,8 +45,8 @@ class CharTokenizer:
         self._characters = _printable(vocab_size)
         self._ids = {character: index for index, character in enumerate(self._characters)}
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of `text`, one per character."""
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of `text`, one per character; there are no special ones."""
         ids = self._ids
         return [ids.get(character, 0) for character in text]
 
@@ -68,9 +68,9 @@ class FolderTokenizer:
             raise ValueError(f"{path}: not a tokenizer.json: {error}") from error
         self.vocab_size: int = self._tokenizer.get_vocab_size()
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of `text`, with the special tokens that the file prescribes."""
-        ids: list[int] = self._tokenizer.encode(text).ids
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of `text`, with the special tokens that the file prescribes unless the text has them already."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
     def decode(self, ids: list[int]) -> str:
