@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import fcntl
 import logging
+import os
 import platform
 import signal
 from collections.abc import Mapping
@@ -27,7 +28,9 @@ from .sources.changes import ChangesSource
 from .sources.dcgm import DcgmSource
 from .sources.devices import device_sources
 from .sources.engine import EngineSource
-from .sources.host import HostSource
+from .sources.host.build import engine_processes, host_sources
+from .sources.ownership.build import ownership_source
+from .sources.ownership.source import OwnershipSource
 from .sources.poll import Clock, Poller, Source
 from .sources.rings import EngineRings
 from .sources.span_inbox import SpanInbox
@@ -57,6 +60,7 @@ class Agent:
         sources = build_sources(config, self.clock, host)
         self.changes = next(s for s in sources if isinstance(s, ChangesSource))
         self.inbox = next(s for s in sources if isinstance(s, SpanInbox))
+        self.ownership = next((s for s in sources if isinstance(s, OwnershipSource)), None)
         spans = self.spans = span_desk(config, self.inbox)
         self.stacks = StackTaker(config.state_path / "stacks", self.changes.pids, keep=config.stacks.keep)
         store = Store(config.state_path / "incidents.db", keep=config.bounds.incidents_kept)
@@ -75,7 +79,7 @@ class Agent:
             hear=(self.stacks.hear,) if config.stacks.on_incident else (),
             repost_s=config.alertmanager.repost_s if config.alertmanager else 60.0,
         )
-        self.desk = Desk(config, self.watch, self.changes, spans, self.clock.now)
+        self.desk = Desk(config, self.watch, self.changes, spans, self.clock.now, host, self.ownership)
         self.servers: tuple[HttpServer | GrpcServer, ...] = ()
         self._warming: asyncio.Task[None] | None = None
 
@@ -135,17 +139,18 @@ def build_sources(config: Config, clock: Clock, host: str) -> list[Source]:
             from .sources.logs import LogSource
 
             sources.append(LogSource(target.log, Subject(engine=target.name), alone=not target.url))
-        if target.gpu_url:
-            sources.append(DcgmSource(target.gpu_url, clock, hertz=config.lanes.gpu_hz))
+    exporters = dict.fromkeys(target.gpu_url for target in config.engines if target.gpu_url)
+    sources += (DcgmSource(url, clock, hertz=config.lanes.gpu_hz) for url in exporters)
     sources += rings.values()
     sources += device_sources(config.gpu, clock, host, config.lanes.gpu_hz)
-    if config.host:
-        sources += _host_sources(config, clock, host)
+    ownership = ownership_source(config, sources, rings.values(), clock, host, os.environ)
+    if ownership is not None:
+        sources.append(ownership)
+    processes = engine_processes(config, rings)
+    sources += host_sources(config, processes, host)
 
     def pids() -> Mapping[Subject, int]:
-        return {subject: ring.pid for subject, ring in rings.items() if ring.pid} | {
-            Subject(engine=target.name): target.pid for target in config.engines if target.pid
-        }
+        return {subject: process.pid for subject, process in processes.items() if process.pid}
 
     sources.append(ChangesSource(Subject(host=host), pids, hertz=config.lanes.changes_hz))
     sources.append(SpanInbox(Subject(host=host), config.bounds.spans_waiting))
@@ -168,13 +173,6 @@ def build_sinks(config: Config, clock: Clock) -> list[Sink]:
 
         sinks.append(JsonlSink(config.jsonl))
     return sinks
-
-
-def _host_sources(config: Config, clock: Clock, host: str) -> list[Source]:
-    local = [target for target in config.engines if target.pid]
-    if not local:
-        return [HostSource(host, clock, hertz=config.lanes.host_hz)]
-    return [HostSource(host, clock, Subject(engine=target.name), target.pid, config.lanes.host_hz) for target in local]
 
 
 def _servers(config: Config, desk: Desk) -> tuple[HttpServer | GrpcServer, ...]:

@@ -6,6 +6,7 @@ message that names the file, line or key.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ import click
 from . import __version__
 
 if TYPE_CHECKING:
-    from .config import Config
+    from .config import Config, Role
     from .model import Verdict
 
 
@@ -80,14 +81,19 @@ def demo(scenario: str, device: str, seed: int, out_dir: str, config_path: str |
 @_config_file
 @click.option("--engine", "engines", multiple=True, metavar="URL", help="An engine to watch; may be given again.")
 @_state_dir
+@click.option(
+    "--role", type=click.Choice(["all", "engine", "node"]), help="Beside one engine, once a node, or both; default all."
+)
 @click.option("--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning"]))
-def run(config_path: str | None, engines: tuple[str, ...], state_dir: str | None, log_level: str) -> None:
+def run(
+    config_path: str | None, engines: tuple[str, ...], state_dir: str | None, role: Role | None, log_level: str
+) -> None:
     """Run the agent: watch engines, name incidents, tell the sinks, serve /metrics and the API."""
     import asyncio
 
     from . import logs
 
-    config = _load(config_path, engines, state_dir)
+    config = _load(config_path, engines, state_dir, role)
     logs.set_up(log_level)
     with bad_input():
         from .agent import main as run_agent
@@ -287,15 +293,18 @@ def completion(shell: str) -> None:
     click.echo(found(main, {}, "gpuwatch", "_GPUWATCH_COMPLETE").source())
 
 
-def _load(path: str | None, engines: tuple[str, ...] = (), state_dir: str | None = None) -> Config:
+def _load(
+    path: str | None, engines: tuple[str, ...] = (), state_dir: str | None = None, role: Role | None = None
+) -> Config:
     """The configuration with what the command line says on top, checked against the rules."""
     from msgspec.structs import replace
 
     from .config import check_rules, load, with_engines
+    from .roles import in_role
     from .rules import load_rules
 
     with bad_input():
-        config = with_engines(load(path), engines)
+        config = in_role(with_engines(load(path), engines), role, os.environ)
         if config.rules or config.muted:
             check_rules(config, load_rules(), str(path))
         return replace(config, state_dir=state_dir) if state_dir else config

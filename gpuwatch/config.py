@@ -22,6 +22,7 @@ Seconds = Annotated[float, msgspec.Meta(ge=0)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 Hertz = Annotated[float, msgspec.Meta(gt=0, le=10)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
+Role = Literal["all", "engine", "node"]
 
 
 class ConfigError(Exception):
@@ -44,7 +45,8 @@ class EngineTarget(_Strict, frozen=True):
     """One engine to watch.
 
     `name` is its stable subject key (default: host:port of the URL). `dialect` is a name from gpuwatch/dialects or
-    "auto". `gpus` are UUIDs that it runs on (default: all that are seen). `gpu_url` is a dcgm-exporter page. `ring` is
+    "auto". `gpus` are UUIDs that it runs on (default: found out). `gpu_url` is a dcgm-exporter page. `pod` is
+    "namespace/name" or "namespace/name/container", where the engine runs in another pod than the agent. `ring` is
     a step ring file (default: in `ring_dir`, `<name>-<rank>.ring`, or the ring that says this URL's port). `model` chooses
     the SLO where the engine does not say its model. `pid` lets the host source watch its processes. `log` is the file that
     its log goes to, `-` standard input; one of `url` and `log` is needed.
@@ -56,6 +58,7 @@ class EngineTarget(_Strict, frozen=True):
     dialect: str = "auto"
     gpus: tuple[str, ...] = ()
     gpu_url: str = ""
+    pod: str = ""
     ring: str = ""
     model: str = ""
     pid: int = 0
@@ -121,6 +124,7 @@ class Gpu(_Strict, frozen=True):
     """Devices through their drivers' libraries. "auto": on where the library can be loaded.
 
     `usage_hz` is how often utilisation and memory are asked, `lanes.gpu_hz` clocks, power, throttling and activity.
+    `kubelet_socket` tells which pod was given which device; empty: not asked.
     """
 
     nvml: bool | Literal["auto"] = "auto"
@@ -129,6 +133,22 @@ class Gpu(_Strict, frozen=True):
     usage_hz: Annotated[float, msgspec.Meta(ge=0.5, le=5)] = 1.0
     slow_every_s: Annotated[float, msgspec.Meta(ge=1)] = 10.0
     processes_every_s: Annotated[float, msgspec.Meta(ge=10)] = 10.0
+    kubelet_socket: str = "/var/lib/kubelet/pod-resources/kubelet.sock"
+
+
+class Machine(_Strict, frozen=True):
+    """Where this machine's files are, where they are mounted into the agent's container, and what else is asked.
+
+    `cgroup_root` is a mount of the host's /sys/fs/cgroup. `paths` are folders whose disks matter (model, caches); none:
+    all disks. `podinfo` is a volume of the downward API. `ask_engines`: their version and model, over HTTP, after a restart.
+    """
+
+    proc: str = "/proc"
+    sys: str = "/sys"
+    cgroup_root: str = ""
+    paths: tuple[str, ...] = ()
+    podinfo: str = "/etc/podinfo"
+    ask_engines: bool = True
 
 
 class Bounds(_Strict, frozen=True):
@@ -151,6 +171,7 @@ class Bounds(_Strict, frozen=True):
 class Config(_Strict, frozen=True):
     """Everything the agent may be told."""
 
+    role: Role = "all"
     engines: tuple[EngineTarget, ...] = ()
     slo: Slo = Slo()
     slo_by_model: dict[str, Slo] = {}
@@ -173,6 +194,7 @@ class Config(_Strict, frozen=True):
     stacks: Stacks = Stacks()
     lanes: Lanes = Lanes()
     gpu: Gpu = Gpu()
+    machine: Machine = Machine()
     bounds: Bounds = Bounds()
 
     def slo_for(self, model: str) -> Slo:
@@ -279,6 +301,8 @@ def _problems(config: Config) -> list[tuple[str, str]]:
             problems.append((f"engines[{i}].url", "this key is required where there is no `log`"))
         if engine.gpu_url:
             problems += _url_problem(f"engines[{i}].gpu_url", engine.gpu_url)
+        if engine.pod and (engine.pod.count("/") not in (1, 2) or not all(engine.pod.split("/"))):
+            problems.append((f"engines[{i}].pod", f"not namespace/name or namespace/name/container: {engine.pod!r}"))
         if engine.name in seen:
             problems.append((f"engines[{i}].name", f"`{engine.name}` is used twice"))
         seen.add(engine.name)

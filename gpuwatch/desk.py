@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from . import __version__, vitals
+from . import __version__, node_page, vitals
+from .catalog import CATALOG
 from .config import Config
 from .exporter import (
     ENGINE_SIGNALS,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .sources.changes import ChangesSource
+    from .sources.ownership.source import OwnershipSource
     from .span_desk import SpanDesk
 
 _SHARES = {"front": "front_share_ratio", "queue": "queue_share_ratio", "prefill": "prefill_share_ratio"}
@@ -46,6 +48,7 @@ SPAN_REASONS = (
 )
 """Why a span that came is in no request; each is counted under its name."""
 
+_DEVICE_SIGNALS = tuple(name for name in CATALOG if name.startswith("gpu_"))
 _FUTURE_S = 300.0
 _PAST_S = 86_400.0
 
@@ -54,13 +57,16 @@ class Desk:
     """Answers for one agent."""
 
     def __init__(
-        self, config: Config, watch: Watch, changes: ChangesSource, spans: SpanDesk, now: Callable[[], float]
-    ) -> None:
+        self, config: Config, watch: Watch, changes: ChangesSource, spans: SpanDesk, now: Callable[[], float],
+        host: str = "", ownership: OwnershipSource | None = None,
+    ) -> None:  # fmt: skip
         self.config = config
         self.watch = watch
         self._changes = changes
         self.spans = spans
         self._now = now
+        self._host = host
+        self._ownership = ownership
         self._started_at = now()
 
     def metrics(self) -> str:
@@ -74,6 +80,22 @@ class Desk:
             health=self._health(),
         )
         return render(view, self.config)
+
+    def gpu_metrics(self) -> str:
+        """The devices, for the agents beside this node's engines."""
+        pipeline = self.watch.pipeline
+        uses = self._ownership.map.devices if self._ownership is not None else {}
+        devices = [
+            node_page.DeviceView(
+                subject.gpu,
+                pipeline.info(subject),
+                {name: value for name in _DEVICE_SIGNALS if not math.isnan(value := pipeline.level(subject, name))},
+                uses[subject.gpu].holders if subject.gpu in uses else (),
+            )
+            for subject in pipeline.subjects()
+            if subject.gpu
+        ]
+        return node_page.render(devices, self._host, self.watch.last.now if self.watch.last else math.nan)
 
     def readiness(self) -> tuple[bool, dict[str, Any]]:
         """Ready once seconds are judged; that an engine is away is said, and does not make the agent unready."""

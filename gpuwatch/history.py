@@ -20,7 +20,7 @@ from .tiers import Tier
 
 SOURCE_ORDER = (
     "steps", "readings", "gpm", "nvml", "nvml-slow", "amd", "amd-slow", "intel", "intel-slow",
-    "page-fast", "page", "dcgm", "host",
+    "page-fast", "page", "node", "dcgm", "host",
 )  # fmt: skip
 """Which source answers first when several are fresh: the one that looks most often and lies least."""
 KEEP_S = 900.0

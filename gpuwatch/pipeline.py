@@ -6,13 +6,13 @@ The live agent, replay, diagnose, the scenario tests and the scoreboard all call
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from . import derived, snapshot
+from . import derived, device_map, snapshot
 from .baseline import Baseline
 from .config import Config, Slo
 from .harm import harm
@@ -114,6 +114,11 @@ class Pipeline:
                 return value
         return math.nan
 
+    def info(self, subject: Subject) -> Mapping[str, str]:
+        """What a subject says of itself; empty for one that was never seen."""
+        history = self.memory.get(subject.key)
+        return history.info if history is not None else {}
+
     def open(self) -> tuple[Incident, ...]:
         """The open incidents, by severity, then onset."""
         return _sorted([i for i in self._incidents() if i.status == "open"])
@@ -194,16 +199,21 @@ class Pipeline:
 
     def _window(self, history: History) -> Window:
         others = self.memory.values()
-        gpus = tuple(h for h in others if h.subject.gpu and self._serves(h.subject, history.subject))
+        gpus = tuple(h for h in others if h.subject.gpu and self._serves(h, history.subject))
         hosts = tuple(h for h in others if h.subject.host)
         model = history.info.get("model", "")
         return Window(self.now, history, gpus, self.baselines[history.subject.key], self.config.slo_for(model), hosts)
 
-    def _serves(self, device: Subject, engine: Subject) -> bool:
-        """Which device serves which engine: the config says; a lone engine with a lone device needs no map."""
+    def _serves(self, device: History, engine: Subject) -> bool:
+        """Which device serves which engine: config and map say; a lone engine with a lone device needs neither."""
+        mapped = device_map.engines_of(device.info)
+        if mapped is not None and engine.engine in mapped:
+            return True
         for target in self.config.engines:
             if target.name == engine.engine and target.gpus:
-                return device.gpu in target.gpus
+                return device.subject.gpu in target.gpus
+        if mapped is not None:
+            return False
         engines = sum(1 for h in self.memory.values() if h.subject.engine)
         devices = sum(1 for h in self.memory.values() if h.subject.gpu)
         return engines == 1 and devices == 1

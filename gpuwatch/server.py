@@ -1,8 +1,9 @@
-"""The agent's HTTP: `/metrics`, `/healthz`, `/readyz`, the JSON API, and OTLP spans in.
+"""The agent's HTTP: `/metrics`, `/gpu/metrics`, `/healthz`, `/readyz`, the JSON API, and OTLP spans in.
 
-Who may: health and metrics, whoever reaches the port. The API and `/v1/traces` on the agent's own port: the loopback, or
-a bearer token where one is configured. A browser on the same machine is not trusted: without a token the Host header
-must name the loopback (DNS rebinding), and a POST with a foreign Origin is refused. Bodies and their time are bounded.
+Who may: health, metrics and device readings, whoever reaches the port. The API and `/v1/traces` on the agent's own port:
+the loopback, or a bearer token where one is configured. A browser on the same machine is not trusted: without a token the
+Host header must name the loopback (DNS rebinding), and a POST with a foreign Origin is refused. Bodies and their time are
+bounded.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class Desk(Protocol):
     """What the server asks of the agent."""
 
     def metrics(self) -> str: ...  # noqa: D102
+    def gpu_metrics(self) -> str: ...  # noqa: D102
     def readiness(self) -> tuple[bool, dict[str, Any]]: ...  # noqa: D102
     def incidents(self, limit: int, only_open: bool) -> Sequence[Incident]: ...  # noqa: D102
     def incident(self, id: str) -> tuple[Incident, Sequence[Transition]] | None: ...  # noqa: D102
@@ -97,6 +99,7 @@ def api_app(desk: Desk, guard: Guard, otlp_body_bytes: int) -> Starlette:
 
     routes: list[BaseRoute] = [
         Route("/metrics", api.metrics),
+        Route("/gpu/metrics", api.gpu_metrics),
         Route("/healthz", api.health),
         Route("/readyz", api.ready),
         Route("/api/v1/incidents", api.guarded(api.incidents)),
@@ -137,6 +140,9 @@ class _Api:
 
     async def metrics(self, request: Request) -> Response:
         return Response(self._desk.metrics(), media_type=_METRICS_TYPE)
+
+    async def gpu_metrics(self, request: Request) -> Response:
+        return Response(self._desk.gpu_metrics(), media_type=_METRICS_TYPE)
 
     async def health(self, request: Request) -> Response:
         return Response("ok\n", media_type="text/plain")

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from . import device_map
 from .baseline import Baseline
 from .config import Slo
 from .history import HistogramSeries, History
@@ -264,12 +265,15 @@ class Window:
     def gpu_series(self, signal: str, span_s: float, kind: int = MEAN) -> Floats:
         """Mean over the engine's devices, one value a second."""
         rows = []
+        mixed = [gpu for gpu in self.gpus if signal in device_map.MIXED and device_map.is_shared(gpu.info)]
         for gpu in self.gpus:
-            for source in gpu.sources(signal):
+            for source in gpu.sources(signal) if gpu not in mixed else ():
                 values = gpu.tiers[source].span(signal, self.now, span_s, kind)
                 if not np.isnan(values).all():
                     rows.append(values)
                     break
+        if not rows and mixed:
+            raise Missing(signal, "its device is shared: what it shows is of all who use it")
         if not rows:
             raise Missing(signal, "no fresh reading of a device that is known to serve this engine")
         if len(rows) == 1:

@@ -1,4 +1,7 @@
-"""Calls one unary gRPC method with a message as it came: no decoding, no new compression. One call at a time."""
+"""Calls one unary gRPC method with a message as it came: no decoding, no new compression. One call at a time.
+
+Over TCP, TLS, or a socket of this machine.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +26,27 @@ _MOST_ANSWER_BYTES = 65_536
 class GrpcCaller:
     """A connection to one method of one server; opened when needed, closed by any failure."""
 
-    def __init__(self, host: str, port: int, path: str, *, tls: bool = False, timeout_s: float = 5.0) -> None:
-        self.target = f"{'grpcs' if tls else 'grpc'}://{host}:{port}"
+    def __init__(
+        self, host: str, port: int, path: str, *, tls: bool = False, timeout_s: float = 5.0, socket: str = "",
+        answer_bytes: int = _MOST_ANSWER_BYTES,
+    ) -> None:  # fmt: skip
+        """`socket`: the path of a socket to call instead of `host` and `port`. `answer_bytes`: the longest answer."""
+        self.target = f"unix:{socket}" if socket else f"{'grpcs' if tls else 'grpc'}://{host}:{port}"
         self._host, self._port, self._path, self._tls = host, port, path, tls
+        self._socket = socket
+        self._answer_bytes = answer_bytes
         self._timeout_s = timeout_s
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._h2 = h2.connection.H2Connection()
 
-    async def call(self, message: bytes, encoding: str = "") -> None:
-        """Send one message, compressed as `encoding` says. GrpcError with the status that came, or UNAVAILABLE."""
+    async def call(self, message: bytes, encoding: str = "") -> bytes:
+        """Send one message, compressed as `encoding` says. Returns the answer's stream, as it came, flag and length first.
+
+        GrpcError with the status that came, or UNAVAILABLE.
+        """
         try:
             async with asyncio.timeout(self._timeout_s):
-                await self._call(framed(message, compressed=bool(encoding)), encoding)
+                return await self._call(framed(message, compressed=bool(encoding)), encoding)
         except GrpcError:
             await self.aclose()
             raise
@@ -61,23 +73,27 @@ class GrpcCaller:
             if self._tls:
                 context = ssl.create_default_context()
                 context.set_alpn_protocols(["h2"])
-            self._streams = await asyncio.open_connection(self._host, self._port, ssl=context)
+            if self._socket:
+                self._streams = await asyncio.open_unix_connection(self._socket)
+            else:
+                self._streams = await asyncio.open_connection(self._host, self._port, ssl=context)
             self._h2 = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True, header_encoding="utf-8"))
             self._h2.initiate_connection()
         return self._streams
 
-    async def _call(self, body: bytes, encoding: str) -> None:
+    async def _call(self, body: bytes, encoding: str) -> bytes:
         _, writer = await self._open()
         stream = self._h2.get_next_available_stream_id()
+        authority = "localhost" if self._socket else f"{self._host}:{self._port}"
         headers = [
             (":method", "POST"), (":scheme", "https" if self._tls else "http"), (":path", self._path),
-            (":authority", f"{self._host}:{self._port}"), ("te", "trailers"), ("content-type", "application/grpc"),
+            (":authority", authority), ("te", "trailers"), ("content-type", "application/grpc"),
             ("user-agent", "gpuwatch"),
         ]  # fmt: skip
         if encoding:
             headers.append(("grpc-encoding", encoding))
         self._h2.send_headers(stream, headers)
-        answer = _Answer(stream)
+        answer = _Answer(stream, self._answer_bytes)
         at = 0
         while not answer.ended:
             at = self._send(stream, body, at, answer)
@@ -86,6 +102,7 @@ class GrpcCaller:
             if not answer.ended:
                 await self._read(answer)
         answer.check()
+        return bytes(answer.body)
 
     def _send(self, stream: int, body: bytes, at: int, answer: _Answer) -> int:
         """As much of the body as the windows allow; ends the stream with the last of it."""
@@ -111,11 +128,12 @@ class GrpcCaller:
 class _Answer:
     """What comes back on one stream."""
 
-    def __init__(self, stream: int) -> None:
+    def __init__(self, stream: int, most_bytes: int) -> None:
         self.ended = False
+        self.body = bytearray()
         self._stream = stream
+        self._most_bytes = most_bytes
         self._headers: dict[str, str] = {}
-        self._size = 0
 
     def take(self, event: h2.events.Event) -> None:
         """Handle one event of the connection."""
@@ -126,8 +144,8 @@ class _Answer:
         if isinstance(event, h2.events.ResponseReceived | h2.events.TrailersReceived):
             self._headers.update({str(name): str(value) for name, value in event.headers})
         elif isinstance(event, h2.events.DataReceived):
-            self._size += len(event.data)
-            if self._size > _MOST_ANSWER_BYTES:
+            self.body += event.data
+            if len(self.body) > self._most_bytes:
                 raise GrpcError(Status.INTERNAL, "an answer without end")
         elif isinstance(event, h2.events.StreamReset) and "grpc-status" not in self._headers:
             raise GrpcError(Status.UNAVAILABLE, f"the stream was reset ({int(event.error_code or 0)})")

@@ -53,6 +53,11 @@ class EngineRings:
         return next((ring.pid for _, ring in self._rings.values() if ring.pid), 0)
 
     @property
+    def file_name(self) -> str:
+        """The name of the file that `pid` was read from; empty before that."""
+        return next((path.name for path, ring in self._rings.values() if ring.pid), "")
+
+    @property
     def absent(self) -> str:
         """Why there is nothing to read; empty where a ring is followed."""
         return "" if self._rings else f"no ring of this engine in {self._directory}"

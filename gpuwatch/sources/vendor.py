@@ -100,6 +100,10 @@ class VendorSource:
         """Stop the library; a driver that is silent is left behind."""
         await self._thread.close(self._library.close, self._patience_s)
 
+    def devices(self) -> dict[str, Mapping[str, str]]:
+        """What each device said of itself, by its UUID."""
+        return dict(self._told)
+
     def look(self) -> _Said:
         """Ask everything that is due. In the driver's thread."""
         now = self._clock.now()

@@ -22,7 +22,8 @@ class DcgmSource:
         parts = urlsplit(url)
         host = parts.hostname or parts.netloc
         self.url = url
-        self.name = f"dcgm:{parts.netloc}"
+        path = parts.path if parts.path.strip("/") else "/metrics"
+        self.name = f"dcgm:{parts.netloc}{path.removesuffix('/metrics')}"
         self.subject = Subject(host=host)
         self.interval_s = 1 / hertz
         self.repeats = 0
@@ -30,7 +31,6 @@ class DcgmSource:
         self.page = DcgmPage(host=host)
         self._clock = clock
         self._client = client or ScrapeClient(f"{parts.scheme}://{parts.netloc}")
-        path = parts.path if parts.path.strip("/") else "/metrics"
         self._target = f"{path}?{parts.query}" if parts.query else path
         self._unread: set[str] = set()
 

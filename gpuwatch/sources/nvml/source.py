@@ -91,6 +91,10 @@ class NvmlSource:
         """The processes on each device, by its subject's key (`UUID`, `UUID/instance`), as of the last list."""
         return dict(self._owners)
 
+    def devices(self) -> dict[str, dict[str, str]]:
+        """What each device and instance said of itself, by its subject's key."""
+        return {subject.gpu: dict(facts) for subject, facts in tuple(self._told.items()) if subject.gpu}
+
     def look(self) -> Said:
         """Ask everything that is due. In the driver's thread."""
         now = self._clock.now()
