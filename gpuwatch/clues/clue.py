@@ -58,6 +58,11 @@ def told(
     return Evidence(signal, value, limit, op, window_s, source or "log")
 
 
+def ratio(part: float, whole: float) -> float:
+    """part ÷ whole; NaN where either is not known or the whole is nothing."""
+    return part / whole if whole > 0 else math.nan
+
+
 def counted(kind: str, n: float, window_s: float = 0.0) -> Evidence:
     """How often a message came."""
     return Evidence(f"messages of the kind {kind}", float(n), None, "", window_s, "log")

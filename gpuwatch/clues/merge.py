@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from ..model import Alternative, Evidence, Family, Impact, Incident, Subject, Symptom, Verdict
+from ..model import Alternative, Blind, Evidence, Family, Impact, Incident, Subject, Symptom, Verdict
 from ..rules import load_rules
 from ..rules.families import FAMILY_OF
 from .clue import Clue
@@ -35,7 +35,8 @@ def merged(verdict: Verdict, found: Sequence[Weighed], s: Sighting) -> Verdict:
     new = [one for one in found if not _judged_already(one.clue, verdict, s) and not _joined_one(incidents, one, s)]
     incidents += [_incident(one, s, one.clue, None) for one in new]
     incidents.sort(key=lambda i: (_SEVERITY[i.severity], i.onset_at, i.rule))
-    return msgspec.structs.replace(verdict, incidents=tuple(incidents))
+    failed = (Blind(name, (f"its clue failed: {why}",), "report this") for name, why in s.failed.items())
+    return msgspec.structs.replace(verdict, incidents=tuple(incidents), blind=(*verdict.blind, *failed))
 
 
 def _was_a_gap(incident: Incident, s: Sighting) -> bool:

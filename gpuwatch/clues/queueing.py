@@ -29,6 +29,7 @@ LIMITS = frozenset({4, 8, 16, 24, 32, 48, 64, 96, 100, 128, 160, 192, 200, 256, 
 class Queue(msgspec.Struct, frozen=True):
     """A queue over `looks` looks. `first` and `last` bound it; levels are of the last look, `flowing` and `admitting` None
     where not known. `limit`: the batch limit where it is told; `at_limit`: running stands at it, or at a likely one.
+    `swings`: the batch fell to less than half and rose again while requests waited.
     """
 
     first: Moment
@@ -45,6 +46,7 @@ class Queue(msgspec.Struct, frozen=True):
     admitting: bool | None
     limit: float
     at_limit: bool
+    swings: bool = False
 
     @property
     def span_s(self) -> float:
@@ -96,6 +98,7 @@ def queue_of(sight: Sight, seen: Sequence[Moment]) -> Queue | None:
         _admits(run),
         limit,
         _at_limit(run, limit),
+        _swings(run),
     )
 
 
@@ -126,6 +129,15 @@ def _admits(run: list[Moment]) -> bool | None:
         return any(told)
     done = _any(run, "finished")
     return None if done is None else done and run[-1].running >= run[0].running - 1
+
+
+def _swings(run: list[Moment]) -> bool:
+    """Down to less than half of what ran before, and up again: a batch that drains is not short of room alone."""
+    running = [m.running for m in run if not math.isnan(m.running)]
+    return any(
+        max(running[:i], default=0.0) >= 2 * low + 2 and max(running[i:], default=0.0) >= 2 * low + 2
+        for i, low in enumerate(running)
+    )
 
 
 def _at_limit(run: list[Moment], limit: float) -> bool:

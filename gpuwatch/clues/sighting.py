@@ -29,6 +29,7 @@ class Sighting:
         self.sources: set[str] = set()
         self.roles: set[str] = set()
         self.cut = 0
+        self.failed: dict[str, str] = {}  # module of a class -> what went wrong in it
 
     def take(self, now: float, batches: Sequence[Batch]) -> None:
         """One call: what arrived by `now`."""

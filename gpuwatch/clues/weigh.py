@@ -60,10 +60,13 @@ class Weighed(NamedTuple):
 
 
 def candidates(s: Sighting) -> list[Clue]:
-    """Every clue of every class, strong enough to be worth a word."""
+    """Every clue of every class, strong enough to be worth a word. A class that fails costs itself only: `s.failed`."""
     found: list[Clue] = []
     for name in CLASSES:
-        found += import_module(f".classes.{name}", __package__).clues(s)
+        try:
+            found += import_module(f".classes.{name}", __package__).clues(s)
+        except Exception as error:
+            s.failed[name] = f"{type(error).__name__}: {error}"[:200]
     return [c for c in found if c.confidence >= LEAST and not _unfelt(s, c)]
 
 

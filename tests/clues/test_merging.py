@@ -124,6 +124,23 @@ def test_short_evidence_restarts_and_drains_nothing(stem: str):
     assert remedy(stem, "").action not in ("restart", "drain_replica", "cordon_node")
 
 
+def test_a_class_that_fails_costs_itself_only_and_is_said(monkeypatch):
+    from gpuwatch.clues.classes import kv_pressure
+
+    def broken(_: object) -> None:
+        raise RuntimeError("no idea")
+
+    monkeypatch.setattr(kv_pressure, "clues", broken)
+    said = judge(queue_before_room().calls, NOTHING, Config())
+    assert [i.rule for i in said.incidents] == ["head_of_line_blocking"]
+    assert [(b.rule, b.missing) for b in said.blind] == [("kv_pressure", ("its clue failed: RuntimeError: no idea",))]
+
+
+def test_a_device_that_tells_nothing_but_zeros_is_judged():
+    zeros = Evidence().gpu(0, clock=0, clock_max=0, power=0, power_limit=0, util=0, used=0, energy=0)
+    assert judge(zeros.look(0, req_running=0, req_waiting=0).calls, NOTHING, Config()) == NOTHING
+
+
 def test_memory_is_bounded_however_long_the_recording():
     sight = Sight(ENGINE)
     for n in range(20 * LOOKS):
@@ -171,6 +188,7 @@ def test_whatever_comes_is_judged_without_a_crash_and_in_bounds(told: list[Batch
     calls = [(b.received_at, (b,)) for b in sorted(told, key=lambda b: b.received_at)]
     said = judge(calls, NOTHING, Config())
     assert said == judge(calls, NOTHING, Config())
+    assert said.blind == (), "a class has failed"
     for found in said.incidents:
         assert_sound(found)
     assert all(0 < c.confidence <= 0.95 for c in candidates(gather(calls)))

@@ -40,7 +40,7 @@ def _deferred(seen: Sight) -> Iterator[Clue]:
         return
     if n < 3 or n < SHARE * known(waiting, n) or known(last.kv) >= FULL:
         return
-    if count > 1 and _parks(held):
+    if len(held) > 1 and _parks(held):
         yield _parked(seen, held)
         return
     cause, mechanism = _cause(seen, grammar.last if grammar is not None else math.nan)

@@ -152,7 +152,7 @@ def _shift(seen: Sight) -> Iterator[Clue]:
             yield Clue(
                 "length_shift",
                 seen.subject,
-                0.5,
+                0.4 if q.swings else 0.5,  # of a batch that drains and refills it is what set that off
                 f"The mean of {words} went from {before:.0f} to {after:.0f} tokens "
                 f"({last.count - first.count:.0f} requests), and {q.waiting:.0f} wait.",
                 first.at,

@@ -10,7 +10,7 @@ import math
 import statistics
 from collections.abc import Iterator
 
-from ..clue import Clue, instead, not_this, told
+from ..clue import Clue, instead, not_this, ratio, told
 from ..moments import moments
 from ..sighting import Sighting
 from ..track import Sight, number
@@ -42,11 +42,11 @@ def _work(gpu: Sight) -> float:
 def _clock(gpu: Sight) -> float:
     """SM clock ÷ its maximum; NaN where the maximum is only the greatest that was seen at one look."""
     now, most = gpu.last("gpu_sm_clock_hertz"), gpu.last("gpu_sm_clock_max_hertz")
-    return now / most if most > 0 else math.nan
+    return ratio(now, most)
 
 
 def _throttled(gpu: Sight) -> Clue | None:
-    ratio = max(
+    held = max(
         (
             t.mean if t.count > 1 else t.last
             for n in ("gpu_throttled_ratio", "gpu_throttled_thermal_ratio", "gpu_throttled_brake_ratio")
@@ -55,8 +55,8 @@ def _throttled(gpu: Sight) -> Clue | None:
         default=math.nan,
     )
     work, clock, hot = _work(gpu), _clock(gpu), gpu.last("gpu_temperature_celsius")
-    power = gpu.last("gpu_power_watts") / gpu.last("gpu_power_limit_watts")
-    told_so = ratio > THROTTLED and not work < 0.2
+    power = ratio(gpu.last("gpu_power_watts"), gpu.last("gpu_power_limit_watts"))
+    told_so = held > THROTTLED and not work < 0.2
     inferred = clock < LOW_CLOCK and work >= AT_WORK and (hot >= HOT_C or power >= AT_LIMIT)
     if not (told_so or inferred):
         return None
@@ -68,7 +68,7 @@ def _throttled(gpu: Sight) -> Clue | None:
         gpu.subject,
         sure,
         f"Device {name} is held down"
-        + (f" for {ratio:.0%} of the time" if told_so else "")
+        + (f" for {held:.0%} of the time" if told_so else "")
         + (f": clock at {clock:.0%} of its maximum" if low else "")
         + (f", {hot:.0f} °C" if not math.isnan(hot) else "")
         + f" while it works ({work:.0%}).",
@@ -77,7 +77,7 @@ def _throttled(gpu: Sight) -> Clue | None:
         "ticket",
         "device",
         evidence=(
-            told(gpu, "gpu_throttled_ratio", ratio, THROTTLED, ">"),
+            told(gpu, "gpu_throttled_ratio", held, THROTTLED, ">"),
             told(gpu, "gpu_sm_clock_hertz ÷ maximum", clock, LOW_CLOCK, "<"),
             told(gpu, "gpu_temperature_celsius", hot, HOT_C, ">="),
             told(gpu, "gpu_power_watts ÷ limit", power),

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from itertools import pairwise
 
-from ..clue import Clue, instead, not_this, told
+from ..clue import Clue, instead, not_this, ratio, told
 from ..moments import Moment, known, moments
 from ..queueing import FULL
 from ..sighting import Sighting
@@ -46,8 +46,8 @@ def _device(s: Sighting, seen: Sight) -> float:
 
 
 def _quota(s: Sighting, seen: Sight, looks: list[Moment]) -> Iterator[Clue]:
-    who, ratio = s.near(seen, "cgroup_cpu_throttled_ratio")
-    if not ratio >= THROTTLED:
+    who, held = s.near(seen, "cgroup_cpu_throttled_ratio")
+    if not held >= THROTTLED:
         return
     last = looks[-1] if looks else None
     if last is not None and last.inside < 1 and not any(m.running >= 1 for m in looks):
@@ -55,14 +55,14 @@ def _quota(s: Sighting, seen: Sight, looks: list[Moment]) -> Iterator[Clue]:
     busy = _device(s, seen)
     deferred = known(last.deferred) if last is not None else 0.0
     grammar = deferred >= 1 or seen.said("grammar") > 0 or known(seen.last("req_waiting_grammar")) >= 1
-    sure = 0.55 + (0.15 if ratio >= 0.8 else 0.0) + (0.1 if busy < 0.5 else 0.0) + (0.05 if grammar else 0.0)
+    sure = 0.55 + (0.15 if held >= 0.8 else 0.0) + (0.1 if busy < 0.5 else 0.0) + (0.05 if grammar else 0.0)
     idle = f" and its devices are {busy:.0%} busy" if busy < HALF_IDLE else ""
     waiting = f"; {deferred:.0f} requests wait for more than room" if deferred >= 1 else ""
     yield Clue(
         "host_cpu_throttling",
         seen.subject,
         min(sure, 0.8 if busy < 0.5 else 0.6),
-        f"The container hit its CPU quota in {ratio:.0%} of the scheduling periods{idle}{waiting}: threads "
+        f"The container hit its CPU quota in {held:.0%} of the scheduling periods{idle}{waiting}: threads "
         f"sized from the node's "
         "cores, not the quota, hold every step up.",
         who.first_at,
@@ -70,7 +70,7 @@ def _quota(s: Sighting, seen: Sight, looks: list[Moment]) -> Iterator[Clue]:
         "ticket",
         "service",
         evidence=(
-            told(who, "cgroup_cpu_throttled_ratio", ratio, THROTTLED, ">="),
+            told(who, "cgroup_cpu_throttled_ratio", held, THROTTLED, ">="),
             told(seen, "gpu_sm_active_ratio", busy, HALF_IDLE, "<"),
             told(seen, "req_waiting_deferred", last.deferred if last is not None else math.nan),
             told(seen, "req_running", last.running if last is not None else math.nan),
@@ -169,8 +169,8 @@ def _starved_device(s: Sighting, seen: Sight, looks: list[Moment]) -> Iterator[C
     if not looks or not looks[-1].running >= 1 or len(gpus) != 1 or known(looks[-1].kv) >= FULL:
         return
     gpu = gpus[0]
-    clock = gpu.last("gpu_sm_clock_hertz") / gpu.last("gpu_sm_clock_max_hertz")
-    power = gpu.last("gpu_power_watts") / gpu.last("gpu_power_limit_watts")
+    clock = ratio(gpu.last("gpu_sm_clock_hertz"), gpu.last("gpu_sm_clock_max_hertz"))
+    power = ratio(gpu.last("gpu_power_watts"), gpu.last("gpu_power_limit_watts"))
     limited = known(gpu.last("gpu_throttled_ratio"))
     busy = _device(s, seen)
     if not (clock < 0.85 and power < 0.35 and limited <= 0.05 and busy < 0.6 and looks[-1].moves):

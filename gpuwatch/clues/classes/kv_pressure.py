@@ -88,6 +88,8 @@ def _full(seen: Sight, q: Queue) -> Iterator[Clue]:
         held, endless, more = min(held, 0.4), min(endless, 0.35), min(more, 0.4)
     if lengths >= HUGE_SHARE:  # by the numbers few hold it, whatever comes and goes
         held, more = max(held + 0.1, 0.5), more - 0.1
+    if q.swings:  # it drains and refills: the order of admission may be what is wrong, and three looks are no proof
+        held, endless, more = min(held, 0.4), min(endless, 0.3), min(more, 0.4)
     more = max(more, LEAST)  # at one look or ten: nobody can rule it out without seeing who comes and goes
     who = {
         "long_context_kv_pressure": (
