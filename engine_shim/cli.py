@@ -1,4 +1,4 @@
-"""The command line: `serve` (also when no command is named) and `simulate`. Options only; serving.py does the work.
+"""The command line: `serve` (also when no command is named), `simulate` and others. Options only; serving.py does the work.
 
 Every key of EngineSettings is an option of the same name. Bad values end with exit code 2 and name the option or key.
 """
@@ -18,6 +18,7 @@ from engine_shim.policy_settings import BATCHING, SCHEDULING
 from engine_shim.quantized.stored import WEIGHT_TYPES
 from engine_shim.settings import ADMISSION, KV_LAYOUT, PREFIX_EVICT, RESERVE, EngineSettings
 from engine_shim.shapes import BYTES_PER_VALUE, KV_TYPES
+from engine_shim.studies import STUDIES
 
 # Help of each EngineSettings key.
 _HELP = {
@@ -93,22 +94,34 @@ class _ServeByDefault(click.Group):
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return ["schedule", "serve", "simulate"]
+        return sorted([*_APART, "serve"])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in _APART:
             return _apart(cmd_name)
         return super().get_command(ctx, cmd_name)
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """What can be measured, each study by its module."""
+        with formatter.section(
+            "Studies, each a module of its own: `python -m engine_shim.studies.NAME` prints a table"
+        ):
+            formatter.write_dl(list(STUDIES.items()))
 
-# numpy and the scenario reader are not wanted by the server.
-_APART = {"schedule": "engine_shim.schedule_cli", "simulate": "engine_shim.simulate_cli"}
+
+# numpy and the scenario reader are not wanted by the server. Name of a command: its module, and what it is there.
+_APART = {
+    "calibrate": ("engine_shim.calibrate", "main"),
+    "schedule": ("engine_shim.schedule_cli", "schedule"),
+    "simulate": ("engine_shim.simulate_cli", "simulate"),
+}
 
 
 def _apart(name: str) -> click.Command:
     import importlib
 
-    command: click.Command = getattr(importlib.import_module(_APART[name]), name)
+    module, attribute = _APART[name]
+    command: click.Command = getattr(importlib.import_module(module), attribute)
     return command
 
 

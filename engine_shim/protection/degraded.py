@@ -1,5 +1,8 @@
 """Replies in degraded mode: one that remembers what it says, and one that says what was remembered.
 
+What is refused at the door gets a CachedReply; what was let in and dropped from the queue at its deadline is a RememberedReply
+that has nothing of its own to say.
+
 Both look like reply.Reply to the code that sends them. A reply from the cache bears the header `x-degraded`, so that a
 client can tell.
 """
@@ -11,7 +14,9 @@ from contextlib import asynccontextmanager
 
 from starlette.types import Receive
 
+from ..protocol import ApiError
 from ..reply import Reply
+from .refusal import DEADLINE
 from .response_cache import KeptAnswer, ResponseCache
 
 DEGRADED_HEADER = (b"x-degraded", b"response-cache")
@@ -23,13 +28,33 @@ class RememberedReply(Reply):
     def __init__(self, reply: Reply, cache: ResponseCache, key: bytes) -> None:
         super().__init__(reply.generation, reply.abort)
         self._cache, self._key = cache, key
+        self._instead: CachedReply | None = None
+
+    @property
+    def usage(self) -> tuple[int, int]:
+        """See Reply."""
+        return super().usage if self._instead is None else self._instead.usage
+
+    @property
+    def finish_reason(self) -> str:
+        """See Reply."""
+        return super().finish_reason if self._instead is None else self._instead.finish_reason
 
     async def pieces(self) -> AsyncIterator[str]:
         """See Reply."""
         said: list[str] = []
-        async for text in super().pieces():
-            said.append(text)
-            yield text
+        try:
+            async for text in super().pieces():
+                said.append(text)
+                yield text
+        except ApiError as error:
+            kept = self._cache.find(self._key) if error.code == DEADLINE else None
+            if kept is None:
+                raise
+            self._instead, self.headers = CachedReply(kept), CachedReply.headers
+            async for text in self._instead.pieces():
+                yield text
+            return
         self._cache.keep(self._key, KeptAnswer("".join(said), self.usage[0], self.finish_reason))
 
 
