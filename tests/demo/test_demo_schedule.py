@@ -93,7 +93,7 @@ def test_what_only_a_model_can_play_is_refused_by_file_and_key(case: str, tmp_pa
 def test_a_scenario_without_a_form_for_it_lists_those_that_have_one() -> None:
     """The modelled scenarios are not played on a CPU by mistake."""
     with pytest.raises(DemoError, match="batch_thrashing"):
-        read_schedule("overload", 1)
+        read_schedule("traffic_surge", 1)
 
 
 def test_every_line_is_json_and_holds_no_text() -> None:
