@@ -23,7 +23,9 @@ ENGINE_SIGNALS = (
     "kv_cached_ratio", "kv_reserved_unused_ratio", "kv_internal_fragmentation_ratio", "prefix_hit_ratio",
     "prompt_tokens_total", "generated_tokens_total", "recomputed_tokens_total", "step_seconds",
     "step_prefill_tokens", "step_decode_tokens", "step_longest_prefill_tokens", "steps_total", "scrape_seconds",
-    "process_cpu_ratio", "process_memory_bytes",
+    "process_cpu_ratio", "process_front_cpu_ratio", "process_run_wait_ratio", "process_memory_bytes", "process_threads",
+    "cgroup_cpu_ratio", "cgroup_cpu_limit_ratio", "cgroup_cpu_throttled_ratio", "cgroup_memory_bytes",
+    "cgroup_memory_limit_bytes",
 )  # fmt: skip
 GPU_SIGNALS = (
     "gpu_sm_active_ratio", "gpu_sm_occupancy_ratio", "gpu_tensor_active_ratio", "gpu_dram_active_ratio",
@@ -31,7 +33,10 @@ GPU_SIGNALS = (
     "gpu_sm_clock_hertz", "gpu_sm_clock_max_hertz", "gpu_power_watts", "gpu_power_limit_watts",
     "gpu_temperature_celsius", "gpu_throttled_ratio", "gpu_xid_total",
 )  # fmt: skip
-HOST_SIGNALS = ("host_cpu_ratio", "host_memory_used_ratio", "host_load_ratio", "cgroup_cpu_throttled_ratio")
+HOST_SIGNALS = (
+    "host_cpu_ratio", "host_cpu_steal_ratio", "host_load_ratio", "host_cpu_pressure_ratio", "host_memory_used_ratio",
+    "host_memory_pressure_ratio", "host_io_pressure_ratio", "host_disk_busy_ratio", "host_net_retransmit_ratio",
+)  # fmt: skip
 
 Labels = tuple[tuple[str, str], ...]
 

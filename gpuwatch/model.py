@@ -148,7 +148,7 @@ class OpenStep(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Something that happened: restart, ambiguous, version, arguments, change, maintenance, clock, journal_cut.
+    """Something that happened: restart, ambiguous, version, arguments, change, maintenance, clock, journal_cut, oom_kill.
 
     Of devices: xid (code), gpu_event (kind, number), gpu_lost, gpu_returned; of their driver: nvml_lost, nvml_returned.
     """

@@ -15,7 +15,10 @@ import msgspec
 from ..catalog import CATALOG
 from .reading import Distribution, Mean, Reading, Roster, Term
 
-_NOT_THE_ENGINES = ("gpu_", "host_", "cgroup_", "process_cpu", "process_memory", "scrape_")
+_NOT_THE_ENGINES = (
+    "gpu_", "host_", "cgroup_", "process_cpu", "process_front", "process_thread", "process_run", "process_switches",
+    "process_major", "process_memory", "process_open", "scrape_",
+)  # fmt: skip
 _DERIVED = frozenset({
     "arrival_rate_per_second", "completion_rate_per_second", "ttft_p50_seconds", "ttft_p95_seconds",
     "e2e_p95_seconds", "itl_mean_seconds", "good_ratio", "kv_long_share_ratio", "queue_share_ratio",
