@@ -68,7 +68,7 @@ class OwnershipSource:
         self.interval_s = FIRST_EVERY_S
         self.map = DeviceMap()
         self.hosts_proc = False
-        self.kubelet_says = ""
+        self.kubelet_says = "not asked yet"
         self._engines = tuple(engines)
         self._world = world
         self._clock = clock
