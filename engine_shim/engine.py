@@ -101,9 +101,12 @@ class Engine:
             raise RequestRejected(refusal)
 
     def let_in(self, request: Request) -> None:
-        """Hand in a request that nobody has checked: what a front end does that does not look at sizes."""
+        """Hand in a request that nobody has checked: what a front end does that does not look at sizes.
+
+        It comes before the others since the last step: they came while this one was on its way.
+        """
         self.protection.joined(request)
-        self._inbox.append(request)
+        self._inbox.appendleft(request)
 
     def abort(self, request_id: str) -> None:
         """The client has gone: stop the request between two steps. Unknown ids are ignored: it may have just ended."""
