@@ -13,6 +13,7 @@ import msgspec
 
 from .clock import WallClock
 from .config import Config
+from .engine_look import EngineLook, look_at
 from .model import Batch, Blind
 from .quantize import quantized
 
@@ -31,12 +32,16 @@ class SourceSaid(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What the doctor found. `engines`: what each says of itself. `seeing`: rules that can judge each engine."""
+    """What the doctor found. `engines`: what each says of itself. `seeing`: rules that can judge each engine.
+
+    `pages`: what answers at each engine's address, and what would help where that is not its page.
+    """
 
     sources: list[SourceSaid]
     engines: dict[str, dict[str, str]]
     blind: list[Blind]
     seeing: list[str]
+    pages: list[EngineLook] = []
 
 
 async def examine(config: Config, seconds: int) -> Report:
@@ -45,6 +50,8 @@ async def examine(config: Config, seconds: int) -> Report:
     from .pipeline import Pipeline
     from .sources.poll import Poller
 
+    timeout_s = config.lanes.timeout_s
+    pages = [await look_at(t.name, t.url, timeout_s, t.dialect) for t in config.engines]
     clock = WallClock()
     pollers = [Poller(s, config.lanes.timeout_s) for s in build_sources(config, clock, platform.node() or "host")]
     pollers = [p for p in pollers if p.source.role not in ("spans", "changes")]
@@ -70,7 +77,7 @@ async def examine(config: Config, seconds: int) -> Report:
         for p, absent in ((p, getattr(p.source, "absent", "")) for p in pollers)
     ]  # fmt: skip
     dark = {b.rule for b in blind}
-    return Report(sources, said, list(blind), [stem for stem in pipeline.rules if stem not in dark])
+    return Report(sources, said, list(blind), [stem for stem in pipeline.rules if stem not in dark], pages)
 
 
 def to_json(report: Report) -> str:
@@ -85,6 +92,11 @@ def text(report: Report) -> str:
         well = s.failed < s.looks
         what = f"{s.takes_s * 1e3:.1f} ms a look" if well else _printable(s.error)
         lines.append(f"  {_MARK[well]}  {s.name:<28} {what}")
+    lines += ["", "pages"]
+    for page in report.pages:
+        lines.append(f"  {_MARK[page.finding == 'page']}  {_printable(page.url)}: {_printable(page.says)}")
+        if page.change:
+            lines.append(f"      {_printable(page.change)}")
     lines += ["", "engines"]
     for name, facts in report.engines.items():
         known = [f"{key} {facts[key]}" for key in ("dialect", "version", "model", "max_num_seqs") if facts.get(key)]

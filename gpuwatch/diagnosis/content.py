@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import cast
 
 from .material import MaterialError
 
@@ -29,7 +29,7 @@ class Content:
         self.path = path
         self.is_stdin = path == "-"
         self.cut = False
-        self._stdin: BinaryIO | None = None
+        self._stdin: io.BufferedReader | None = None
 
     @property
     def name(self) -> str:
@@ -48,7 +48,7 @@ class Content:
     def head(self, most: int = HEAD_BYTES) -> bytes:
         """The first bytes, inflated."""
         if self.is_stdin:
-            return self._stdin_reader().peek(most)[:most]  # type: ignore[attr-defined, no-any-return]
+            return self._stdin_reader().peek(most)[:most]
         with self._open() as stream:
             return self._some(stream, most)
 
@@ -74,12 +74,12 @@ class Content:
                     return
                 yield line
 
-    def _some(self, stream: BinaryIO, most: int) -> bytes:
+    def _some(self, stream: io.BufferedReader, most: int) -> bytes:
         """Up to `most` bytes, piece by piece, so that a broken gzip stream gives what it has."""
         pieces: list[bytes] = []
         while most > 0:
             try:
-                piece = stream.read(min(most, HEAD_BYTES))
+                piece = stream.read1(min(most, HEAD_BYTES))  # what is there, though the rest be broken
             except (EOFError, zlib.error, gzip.BadGzipFile):
                 self.cut = True
                 break
@@ -92,7 +92,7 @@ class Content:
         return b"".join(pieces)
 
     @contextmanager
-    def _open(self) -> Iterator[BinaryIO]:
+    def _open(self) -> Iterator[io.BufferedReader]:
         if self.is_stdin:
             yield self._stdin_reader()
             return
@@ -103,14 +103,14 @@ class Content:
         except OSError as error:
             raise self._error(error) from error
         with opened(self.path, "rb") as stream:
-            yield cast("BinaryIO", stream)
+            yield cast("io.BufferedReader", stream)
 
-    def _stdin_reader(self) -> BinaryIO:
+    def _stdin_reader(self) -> io.BufferedReader:
         if self._stdin is None:
             stream = io.BufferedReader(cast("io.RawIOBase", sys.stdin.buffer), HEAD_BYTES)
             if stream.peek(2)[:2] == _GZIP:
                 stream = io.BufferedReader(cast("io.RawIOBase", gzip.GzipFile(fileobj=stream)), HEAD_BYTES)
-            self._stdin = cast("BinaryIO", stream)
+            self._stdin = cast("io.BufferedReader", stream)
         return self._stdin
 
     def _error(self, error: OSError) -> MaterialError:

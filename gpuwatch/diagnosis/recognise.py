@@ -40,7 +40,10 @@ def kind_of(head: bytes) -> Kind:
         return _json_kind(text)
     if text[:9].lower() == b"<!doctype" or text[:5].lower() == b"<html":
         return "html"
-    lines = [line.strip() for line in text.splitlines()[:200] if line.strip()]
+    whole = text.splitlines(keepends=True)[:200]
+    if len(whole) > 1 and not whole[-1].endswith(b"\n"):
+        whole.pop()  # cut in the middle, by a writer that was killed or by the end of the head
+    lines = [line.strip() for line in whole if line.strip()]
     table = _table_kind(lines[0])
     return table or ("page" if _is_page(lines) else "log")
 
@@ -48,8 +51,10 @@ def kind_of(head: bytes) -> Kind:
 def _is_page(lines: list[bytes]) -> bool:
     """Samples, and hardly anything else beside comments."""
     samples = [line for line in lines if not line.startswith(b"#")]
+    if any(_META.match(line) for line in lines):
+        return all(_SAMPLE.match(line) for line in samples[:3])
     if not samples:
-        return any(_META.match(line) for line in lines)
+        return False
     return sum(1 for line in samples if _SAMPLE.match(line)) >= _MOSTLY * len(samples)
 
 

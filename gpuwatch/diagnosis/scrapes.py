@@ -18,7 +18,7 @@ ASSUMED_S = 15.0
 """Between scrapes that say no time: the usual pace of a Prometheus."""
 
 _META = re.compile(rb"^#\s*(?:HELP|TYPE|UNIT)\b")
-_AFTER = re.compile(r"\+\s*(\d+(?:\.\d+)?\s*(?:ms|s|sec|min|m|h)?)(?![\w.])")
+_AFTER = re.compile(r"\+\s*+((?:\d++(?:\.\d++)?\s*+(?:ms|sec|s|min|m|h)?+\s*+)++)(?![\w.:-])")
 _STAMP = re.compile(
     r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)?|\b\d{10}(?:\.\d+)?\b|\b\d{13}\b)"
 )
@@ -95,24 +95,37 @@ def _by_comments(lines: list[bytes]) -> list[tuple[list[bytes], float, float]]:
 
 
 def _by_repetition(lines: list[bytes]) -> list[list[bytes]]:
-    """Parts in which no series has two values: where one comes again with another, its run of repeats begins a scrape."""
+    """Parts in which no series has two values.
+
+    Where a series comes again with another value, or a third time, the pass that it belongs to is a scrape of its own.
+    """
     parts: list[list[bytes]] = []
     current: list[bytes] = []
     seen: dict[bytes, bytes] = {}
-    run: list[bytes] = []  # lines that only repeat what was seen, and comments that may belong to them
+    again: dict[bytes, bytes] = {}  # what has come again, equal so far
+    run: list[bytes] = []  # its lines, and comments that may belong to them
+    before = b""
     for line in lines:
         head = _HEAD.match(line)
-        run.append(line)
-        if head is None:
+        if head is None or line == before:  # an exporter may print a row twice
+            run.append(line)
             continue
-        if head[1] not in seen:
-            current += run
-            run = []
-            seen[head[1]] = head[2]
-        elif seen[head[1]] != head[2]:
+        before = line
+        series, value = head[1], head[2]
+        if series not in seen:
+            current += [*run, line]
+            run, again = [], {}
+            seen[series] = value
+            continue
+        if series in again or seen[series] != value:
             parts.append(current)
-            current, run = run, []
-            seen = {m[1]: m[2] for m in map(_HEAD.match, current) if m}
+            if series in again:
+                parts.append(run)
+                run, again = [], {}
+            current, seen, run, again = [*run, line], {**again, series: value}, [], {}
+            continue
+        run.append(line)
+        again[series] = value
     return [*parts, current + run]
 
 

@@ -113,6 +113,9 @@ def objects(lines: Iterable[bytes]) -> Iterator[bytes]:
     block: list[bytes] = []
     for line in lines:
         text = line.strip()
+        if block and text.startswith(b'{"') and _decoded(text.rstrip(b",")) is not None:
+            yield b"".join(block)  # that one has no end
+            block = []
         if block:
             block.append(line)
             if line.rstrip() in (b"}", b"},") or len(block) > _BLOCK_LINES:
