@@ -35,7 +35,9 @@ class ProcTree:
         inner = f"\t{own}" if own else ""
         (home / "comm").write_text(command[:15] + "\n")
         (home / "status").write_text(f"Name:\t{command}\nPPid:\t{parent}\nNSpid:\t{pid}{inner}\n")
-        (home / "stat").write_text(f"{pid} ({command}) S {parent} {pid} {session or pid} 0 -1\n")
+        (home / "stat").write_text(
+            f"{pid} ({command}) S {parent} {pid} {session or pid} 0 -1 {'0 ' * 13}{1000 + pid} 0\n"
+        )
         (home / "cgroup").write_text(cgroup)
         (home / "maps").write_text(f"7f00-7f01 rw-s 00000000 00:1a 42   {maps}\n" if maps else "")
         if environ is not None:

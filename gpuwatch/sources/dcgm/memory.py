@@ -70,10 +70,9 @@ class DeviceMemory:
         code, told = values.get("gpu_xid_last_code", math.nan), values.get("gpu_xid_total", math.nan)
         fresh: list[str] = []
         if code == code:
-            if self._code == self._code and code not in (self._code, 0):
+            changed = self._code == self._code and code not in (self._code, 0)
+            if changed if told != told else told > self._told_xids:  # a true count also tells the same code once more
                 fresh.append(str(int(code)))
-            elif code == self._code and code and told > self._told_xids:
-                fresh.append(str(int(code)))  # the same code once more, as only a true count can tell
             self._code = code
         for which, count in counts.items():
             if which in self._counts and count > self._counts[which] and which not in fresh:

@@ -42,6 +42,7 @@ def ownership_source(
     socket = config.gpu.kubelet_socket
     world = World(
         books, lists, holders, pids, config.role != "engine", own_pod(environ),
+        Path(config.machine.proc),
         kubelet=Kubelet(Path(socket), config.lanes.timeout_s) if socket and config.role != "engine" else None,
     )  # fmt: skip
     return OwnershipSource(config.engines, world, clock, host)

@@ -59,6 +59,14 @@ def session(pid: int, proc: Path) -> int:
         return 0
 
 
+def started(pid: int, proc: Path) -> str:
+    """When the process was started, in ticks since boot: with the pid, what tells it from a later one. Empty: gone."""
+    try:
+        return (proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
+
+
 def maps_file(pid: int, name: str, proc: Path) -> bool | None:
     """Whether the process has mapped a file of this name; None where we may not look."""
     try:

@@ -31,6 +31,8 @@ FIRST_EVERY_S = 1.0
 """Until a device has been seen."""
 KUBELET_EVERY_S = 30.0
 TOLD_EVERY_S = 60.0
+SEARCH_EVERY_S = 30.0
+"""How often an engine's process is looked for that was not found."""
 ROLE = "ownership"
 
 
@@ -57,6 +59,16 @@ class World(msgspec.Struct, frozen=True):
     kubelet: Kubelet | None = None
 
 
+class _Known(msgspec.Struct, frozen=True):
+    """A process that was looked for, by what."""
+
+    told: Pid
+    listed: tuple[int, ...]
+    pid: int
+    started: str
+    at: float
+
+
 class OwnershipSource:
     """Maps devices to `engines`. `map` is what it found last."""
 
@@ -77,6 +89,7 @@ class OwnershipSource:
         self._asked_for: Mapping[str, Pid] = {}
         self._told: dict[str, dict[str, str]] = {}
         self._told_at = -math.inf
+        self._processes: dict[str, _Known] = {}
 
     async def poll(self, now: float) -> Batch:
         """Look at everything once; /proc and the kubelet are not waited for in the agent's own thread."""
@@ -101,8 +114,7 @@ class OwnershipSource:
         mapped = []
         members: dict[int, str] = {}
         for target in self._engines:
-            told = pids.get(target.name, Pid())
-            pid = find_process(told, target, listed, proc) if world.looks_at_processes else 0
+            pid = self._process(target, pids.get(target.name, Pid()), listed) if world.looks_at_processes else 0
             pod = pods[target.name] or _pod_by_process(pid, proc)
             alone = sum(1 for other in pods.values() if other is not None and other == pods[target.name]) <= 1
             clue = claims.EngineClue(target.name, target.gpus, pid, pod, alone)
@@ -113,6 +125,19 @@ class OwnershipSource:
         return put_together(inventory.devices, mapped, self._named(inventory, pages), running, mps)
 
     # --- inside ----------------------------------------------------------------------------------------------------
+
+    def _process(self, target: EngineTarget, told: Pid, listed: Sequence[int]) -> int:
+        """The engine's process, remembered while it lives: looking for one may be a walk through all of /proc."""
+        proc, now = self._world.proc, self._clock.now()
+        known = self._processes.get(target.name)
+        if known is not None and known.told == told and known.listed == tuple(listed):
+            alive = bool(known.pid) and process_tree.started(known.pid, proc) == known.started
+            if alive or (not known.pid and now - known.at < SEARCH_EVERY_S):
+                return known.pid
+        pid = find_process(told, target, listed, proc)
+        started = process_tree.started(pid, proc) if pid else ""
+        self._processes[target.name] = _Known(told, tuple(listed), pid, started, now)
+        return pid
 
     def _devices(self) -> dict[str, dict[str, str]]:
         """Facts by device; of several sources that know one, the first says most."""
