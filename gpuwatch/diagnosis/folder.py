@@ -17,7 +17,7 @@ import msgspec
 
 from .content import Content
 from .material import Material, MaterialError
-from .page_index import Look, number_in, read_index, time_in
+from .page_index import Look, numbers_in, read_index, time_in
 from .pages import PageBook, look_of
 from .recognise import Kind, kind_of
 
@@ -28,11 +28,16 @@ _SKIPPED = (".md", ".py", ".sh", ".toml", ".yml", ".yaml", ".html", ".png", ".py
 
 
 class _Page(msgspec.Struct, frozen=True):
-    """One file that may be a page. `number` is the last one in its name, −1 for none."""
+    """One file that may be a page. `numbers` are the last and the first in its name, −1 for none."""
 
     path: Path
-    number: int
+    numbers: tuple[int, int]
     empty: bool
+
+    @property
+    def number(self) -> int:
+        """The last number in its name."""
+        return self.numbers[0]
 
 
 def read_folder(
@@ -48,8 +53,8 @@ def read_folder(
         kind = kind_of(content.head())
         if kind == "index" or file.name.lower() in ("index.csv", "index.csv.gz"):
             indices[file.parent] = _index(content, material)
-        elif kind == "page" or (kind in ("empty", "html") and number_in(file.name) >= 0):
-            pages.setdefault(file.parent, []).append(_Page(file, number_in(file.name), kind == "empty"))
+        elif kind == "page" or (kind in ("empty", "html") and numbers_in(file.name)[0] >= 0):
+            pages.setdefault(file.parent, []).append(_Page(file, numbers_in(file.name), kind == "empty"))
         elif kind in _OTHERS and file.suffix.lower() not in _SKIPPED:
             others.append((content, kind))
         else:
@@ -119,10 +124,12 @@ def _by_index(
     folder: Path, pages: list[_Page], looks: list[Look], material: Material
 ) -> tuple[list[tuple[Look, _Page | None]], str]:
     """Each page at the time of its row; a row without a page is a failed look, a page without a row has no time."""
+    wanted = {look.n for look in looks}
+    place = max((0, 1), key=lambda i: sum(1 for page in pages if page.numbers[i] in wanted))
     by_number: dict[int, list[_Page]] = {}
     by_name: dict[str, list[_Page]] = {}
     for page in pages:
-        by_number.setdefault(page.number, []).append(page)
+        by_number.setdefault(page.numbers[place], []).append(page)
         by_name.setdefault(page.path.name, []).append(page)
     timed: list[tuple[Look, _Page | None]] = []
     missing = 0

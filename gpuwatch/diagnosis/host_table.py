@@ -84,7 +84,7 @@ class HostTable:
             raise ValueError(
                 f"no column of times among {', '.join(header[:12])}; {' or '.join(TIME_COLUMNS[:4])} is read"
             )
-        columns = {i: c for i, name in enumerate(header) if i != at_column and (c := _column(name)) is not None}
+        columns = {i: c for i, name in enumerate(header) if i != at_column and (c := column_of(name)) is not None}
         self.unknown = [
             name for i, name in enumerate(header)
             if i != at_column and i not in columns and name not in (*_LABELS, *_WHOLES, *TIME_COLUMNS)

@@ -1,6 +1,6 @@
 """When the pages of a folder were read: from `index.csv` beside them, from their names, or from the files themselves.
 
-`index.csv` has the columns `n` (the page's number, the last number in its file's name) or `file`, and `t_wall` (unix
+`index.csv` has the columns `n` (the page's number: the last number in its file's name, or the first) or `file`, and `t_wall` (unix
 seconds or ISO). Further columns are used where they are there: `took_s` or `latency_s`, `status` or `http_code`, `error`. A row
 without a page is a look that brought nothing.
 """
@@ -53,10 +53,10 @@ def read_index(lines: Iterable[bytes]) -> tuple[list[Look], int]:
     return sorted(looks, key=lambda look: look.at), bad
 
 
-def number_in(name: str) -> int:
-    """The last number in a file's name without its endings; −1 where there is none."""
+def numbers_in(name: str) -> tuple[int, int]:
+    """The last and the first number in a file's name without its endings; −1 where there is none."""
     found = _NUMBER.findall(_bare(name))
-    return int(found[-1][:18]) if found else -1
+    return (int(found[-1][:18]), int(found[0][:18])) if found else (-1, -1)
 
 
 def time_in(name: str) -> float:

@@ -9,9 +9,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 
+import numpy as np
+
+from ..catalog import CATALOG, check_value
 from ..exposition import parse
-from ..model import Batch, Subject
+from ..model import Batch, Frame, Subject
 from ..sources.dcgm import DcgmPage
+from ..sources.iterations import is_list, newest
 from ..sources.page import EnginePage
 from .host_page import HostPage, speaks_of_host
 
@@ -38,6 +42,8 @@ class PageBook:
     def read(self, body: bytes, at: float, took_s: float = 0.0) -> list[Batch]:
         """The batches of one page received at `at`. Never raises for bad text."""
         body = body if body.endswith(b"\n") else body + b"\n"
+        if is_list(body):
+            return [self._iterations(body, at, took_s)]
         gpu = self._gpu(body, at)
         engine = self._read_engine(body, at, took_s)
         host = self._read_host(body, at, of_engine=engine is not None and engine.error is None)
@@ -72,6 +78,16 @@ class PageBook:
             frames=report.frames, histograms=report.histograms, events=report.events, info=report.info,
             dropped=report.dropped,
         )  # fmt: skip
+
+    def _iterations(self, body: bytes, at: float, took_s: float) -> Batch:
+        """A list of iterations in place of a page: the newest is one look."""
+        found = {name: value for name, value in newest(body).items() if name in CATALOG and check_value(name, value)}
+        if not found:
+            return self.failed(at, "a list without iterations: nothing ran, or another reader emptied it", took_s)
+        self.seen["engine"] += 1
+        self.dialect = self.dialect or "iterations"
+        frame = Frame(self._engine, "page", tuple(found), np.array([at]), np.array([list(found.values())]))
+        return Batch(f"page:{self._engine.engine}", "engine", self._engine, at, took_s, frames=(frame,))
 
     def _gpu(self, body: bytes, at: float) -> Batch | None:
         if _DCGM not in body:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from ..capsule import MAGIC
+from .host_table import column_of
 
 Kind = Literal["capsule", "capture", "page", "spans", "host table", "index", "json", "log", "empty", "html", "binary"]
 
@@ -24,6 +25,7 @@ _LIST = re.compile(rb"\[\s*[{\]]")
 _META = re.compile(rb"^# (?:HELP|TYPE|UNIT|EOF)\b")
 _TIME_COLUMNS = frozenset({"t_wall", "t", "time", "timestamp", "ts", "t_unix", "unix", "datetime", "date"})
 _SPAN_KEYS = frozenset({"trace_id", "traceId", "context", "resourceSpans", "resource_spans", "span_id", "spanId"})
+_ITERATION_KEYS = frozenset({"iterLatencyMS", "numActiveRequests", "kvCacheStats", "inflightBatchingStats"})
 _MOSTLY = 0.8
 
 
@@ -63,7 +65,9 @@ def _table_kind(first: bytes) -> Kind | None:
     columns = {column.strip().strip(b'"').decode("utf-8", "replace").lower() for column in first.split(b",")}
     if len(columns) < 2 or not columns & _TIME_COLUMNS:
         return None
-    return "index" if columns & {"n", "file"} and "t_wall" in columns else "host table"
+    if "t_wall" in columns and columns & {"n", "file"} and not any(map(column_of, columns)):
+        return "index"
+    return "host table"
 
 
 def _json_kind(text: bytes) -> Kind:
@@ -78,6 +82,8 @@ def _json_kind(text: bytes) -> Kind:
         return "capture"
     if names & _SPAN_KEYS:
         return "spans"
+    if names & _ITERATION_KEYS:
+        return "page"  # an engine that shows its last iterations in place of a page
     if names & {"log", "msg", "message", "level", "severity", "fields"}:
         return "log"
     return "json"

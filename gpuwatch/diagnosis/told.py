@@ -60,7 +60,7 @@ def _found(one: Found) -> str:
 def _span(since: float, until: float) -> str:
     """Dates once, times in UTC; a log without a date begins in 1970 and shows times since its start."""
     if since < 86_400 * 365:
-        return f"{until - since:.0f} s long"
+        return f"{until - since:.0f} s long" if until > since else "at an unknown time"
     first, last = datetime.fromtimestamp(since, UTC), datetime.fromtimestamp(until, UTC)
     if first == last:
         return f"{first:%Y-%m-%d %H:%M:%S} UTC"

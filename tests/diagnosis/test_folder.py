@@ -116,6 +116,18 @@ def test_the_number_counts_and_not_the_order_of_the_names(tmp_path):
     assert not any("restart" in i.summary for i in answer.verdict.incidents)
 
 
+def test_the_number_may_stand_in_front_and_the_host_table_may_be_numbered_too(tmp_path):
+    """`12-page-v1.txt`, two pages of one number (engine and GPU), and a host.csv with columns n and t_wall of its own."""
+    folder = curl_loop(tmp_path, engine_pages(HEALTHY)[:30], name="{n}-page-v1.txt")
+    for n in range(1, 31):
+        (folder / f"{n}-gpu-v1.txt").write_text(f'DCGM_FI_DEV_GPU_UTIL{{UUID="GPU-a"}} {n + 50}\n')
+    at = engine_pages(HEALTHY)[0][0]
+    rows = "".join(f"{n},{at + n},{n}\n" for n in range(1, 30))
+    (folder / "host.csv").write_text("n,t_wall,cpu_percent\n" + rows)
+    answer = examine([str(folder)], Config())
+    assert {(s.role, s.polls) for s in answer.verdict.sources} == {("engine", 30), ("gpu", 30), ("host", 29)}
+
+
 def test_the_index_may_name_files_times_and_failures(tmp_path):
     """`file`, `took_ms` and `http_code` are read; a look that failed is a failed poll of the source."""
     pages = engine_pages(HEALTHY)[:30]

@@ -67,6 +67,16 @@ def test_a_page_without_engine_series_says_so_and_a_web_page_too():
     assert empty.error == "an empty page"
 
 
+def test_a_list_of_iterations_is_a_look_at_the_newest():
+    """trtllm-serve shows JSON; an empty list says that somebody else was there before."""
+    row = '{{"iter": {}, "iterLatencyMS": 12.5, "numActiveRequests": 7, "numQueuedRequests": 3}}'
+    book = PageBook("engine")
+    told = values(book.read(f"[{row.format(4)}, {row.format(5)}]".encode(), START))["engine/engine/0"]
+    assert told == {"steps_total": 5, "step_seconds": 0.0125, "req_running": 7, "req_waiting": 3}
+    (empty,) = book.read(b"[]", START)
+    assert "another reader" in empty.error
+
+
 def test_two_scrapes_tell_what_one_cannot(tmp_path):
     """The queue grows by 45 in a minute while the batch stands still."""
     file = tmp_path / "tgi.prom"
