@@ -13,6 +13,8 @@ import msgspec
 
 from .clock import WallClock
 from .config import Config
+from .device_look import DeviceLook, lines
+from .device_look import look_at as look_at_devices
 from .engine_look import EngineLook, look_at
 from .model import Batch, Blind
 from .quantize import quantized
@@ -34,7 +36,8 @@ class SourceSaid(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct, frozen=True):
     """What the doctor found. `engines`: what each says of itself. `seeing`: rules that can judge each engine.
 
-    `pages`: what answers at each engine's address, and what would help where that is not its page.
+    `pages`: what answers at each engine's address, and what would help where that is not its page. `devices`: what their
+    pages lack, and which engine has which.
     """
 
     sources: list[SourceSaid]
@@ -42,6 +45,7 @@ class Report(msgspec.Struct, frozen=True):
     blind: list[Blind]
     seeing: list[str]
     pages: list[EngineLook] = []
+    devices: DeviceLook = DeviceLook([], [], [])
 
 
 async def examine(config: Config, seconds: int) -> Report:
@@ -77,7 +81,8 @@ async def examine(config: Config, seconds: int) -> Report:
         for p, absent in ((p, getattr(p.source, "absent", "")) for p in pollers)
     ]  # fmt: skip
     dark = {b.rule for b in blind}
-    return Report(sources, said, list(blind), [stem for stem in pipeline.rules if stem not in dark], pages)
+    devices = look_at_devices([poller.source for poller in pollers], float(seconds))
+    return Report(sources, said, list(blind), [stem for stem in pipeline.rules if stem not in dark], pages, devices)
 
 
 def to_json(report: Report) -> str:
@@ -87,27 +92,28 @@ def to_json(report: Report) -> str:
 
 def text(report: Report) -> str:
     """The report for people."""
-    lines = ["sources"]
+    out = ["sources"]
     for s in report.sources:
         well = s.failed < s.looks
         what = f"{s.takes_s * 1e3:.1f} ms a look" if well else _printable(s.error)
-        lines.append(f"  {_MARK[well]}  {s.name:<28} {what}")
-    lines += ["", "pages"]
+        out.append(f"  {_MARK[well]}  {s.name:<28} {what}")
+    out += ["", "pages"]
     for page in report.pages:
-        lines.append(f"  {_MARK[page.finding == 'page']}  {_printable(page.url)}: {_printable(page.says)}")
+        out.append(f"  {_MARK[page.finding == 'page']}  {_printable(page.url)}: {_printable(page.says)}")
         if page.change:
-            lines.append(f"      {_printable(page.change)}")
-    lines += ["", "engines"]
+            out.append(f"      {_printable(page.change)}")
+    out += ["", "engines"]
     for name, facts in report.engines.items():
         known = [f"{key} {facts[key]}" for key in ("dialect", "version", "model", "max_num_seqs") if facts.get(key)]
-        lines.append(f"  {_printable(name)}: {_printable(', '.join(known)) or 'says nothing of itself'}")
-    lines += ["", "rules"]
-    lines += [f"  ok  {stem}" for stem in report.seeing]
+        out.append(f"  {_printable(name)}: {_printable(', '.join(known)) or 'says nothing of itself'}")
+    out += map(_printable, lines(report.devices))
+    out += ["", "rules"]
+    out += [f"  ok  {stem}" for stem in report.seeing]
     for b in report.blind:
-        lines.append(f"  --  {b.rule} ({b.subject}): blind, lacks {'; '.join(b.missing)}")
+        out.append(f"  --  {b.rule} ({b.subject}): blind, lacks {'; '.join(b.missing)}")
         if b.cure:
-            lines.append(f"      {b.cure}")
-    return "\n".join(lines) + "\n"
+            out.append(f"      {b.cure}")
+    return "\n".join(out) + "\n"
 
 
 def _printable(words: str) -> str:

@@ -214,15 +214,29 @@ def rules(stem: str | None, as_json: bool) -> None:
 @_config_file
 @click.option("--engine", "engines", multiple=True, metavar="URL", help="An engine to look at; may be given again.")
 @click.option("--seconds", default=3, show_default=True, type=click.IntRange(1, 60), help="How long to look.")
+@click.option("--role", type=click.Choice(["all", "engine", "node"]), help="Look as an agent with this role would.")
+@click.option("--print-counters", is_flag=True, help="Print the counters file for dcgm-exporter, and nothing else.")
 @_json
-def doctor(config_path: str | None, engines: tuple[str, ...], seconds: int, as_json: bool) -> None:
+def doctor(
+    config_path: str | None,
+    engines: tuple[str, ...],
+    seconds: int,
+    role: Role | None,
+    print_counters: bool,
+    as_json: bool,
+) -> None:
     """Say what is reachable, what engine it is, which rules are blind, and the one change that would help each."""
     import asyncio
 
+    if print_counters:
+        from .dcgm_counters import csv
+
+        click.echo(csv(), nl=False)
+        return
     from . import checkup, logs
 
-    config = _load(config_path, engines)
-    if not config.engines:
+    config = _load(config_path, engines, role=role)
+    if not config.engines and config.role != "node":
         raise click.UsageError("no engine to look at: give --engine URL or --config FILE")
     with bad_input(), logs.quiet():  # the report says what the log would
         report = asyncio.run(checkup.examine(config, seconds))

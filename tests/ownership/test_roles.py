@@ -195,13 +195,15 @@ async def test_mig_instances_travel_with_their_board_apart(tmp_path, monkeypatch
 
 async def test_a_shared_device_says_all_its_holders_and_hostile_names_stay_labels(tmp_path, monkeypatch):
     """Rows name a holder only where it is the only one; quotes, backslashes and line feeds are escaped."""
-    async with StubServer(lambda _: Reply(PAGE)) as server:
-        async with Pair(tmp_path, [busy(OURS, 50.0)], server.url, monkeypatch, {}) as pair:
-            await pair.seconds(3)
-            hostile = Holder("llm", 'a"b\\c\nd{}', "x")
-            uses = {OURS: DeviceUse((), (hostile, Holder("dev", "notebook")), "time_slicing", True)}
-            pair.node.ownership.map = DeviceMap({}, uses)
-            text = pair.node.desk.gpu_metrics()
+    async with (
+        StubServer(lambda _: Reply(PAGE)) as server,
+        Pair(tmp_path, [busy(OURS, 50.0)], server.url, monkeypatch, {}) as pair,
+    ):
+        await pair.seconds(3)
+        hostile = Holder("llm", 'a"b\\c\nd{}', "x")
+        uses = {OURS: DeviceUse((), (hostile, Holder("dev", "notebook")), "time_slicing", True)}
+        pair.node.ownership.map = DeviceMap({}, uses)
+        text = pair.node.desk.gpu_metrics()
     page = parse_page(text.encode())
     assert page.dropped == 0
     owners = [one.labels for one in page.series if one.name == "gpuwatch_gpu_owner"]
@@ -214,10 +216,12 @@ async def test_a_shared_device_says_all_its_holders_and_hostile_names_stay_label
 
 async def test_the_page_is_what_prometheus_calls_a_page(tmp_path, monkeypatch):
     """One HELP and one TYPE a name, no series twice, no value that is not known."""
-    async with StubServer(lambda _: Reply(PAGE)) as server:
-        async with Pair(tmp_path, [busy(OURS, 50.0), busy(THEIRS, 5.0)], server.url, monkeypatch, {}) as pair:
-            await pair.seconds(4)
-            text = pair.node.desk.gpu_metrics()
+    async with (
+        StubServer(lambda _: Reply(PAGE)) as server,
+        Pair(tmp_path, [busy(OURS, 50.0), busy(THEIRS, 5.0)], server.url, monkeypatch, {}) as pair,
+    ):
+        await pair.seconds(4)
+        text = pair.node.desk.gpu_metrics()
     types = re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)
     assert len(types) == len(set(types)) == len(re.findall(r"^# HELP ", text, re.MULTILINE))
     series = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
