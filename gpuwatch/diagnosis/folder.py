@@ -125,7 +125,7 @@ def _by_index(
 ) -> tuple[list[tuple[Look, _Page | None]], str]:
     """Each page at the time of its row; a row without a page is a failed look, a page without a row has no time."""
     wanted = {look.n for look in looks}
-    place = max((0, 1), key=lambda i: sum(1 for page in pages if page.numbers[i] in wanted))
+    place = max((0, 1), key=lambda i: len(wanted & {page.numbers[i] for page in pages}))
     by_number: dict[int, list[_Page]] = {}
     by_name: dict[str, list[_Page]] = {}
     for page in pages:

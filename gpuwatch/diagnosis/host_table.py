@@ -160,7 +160,8 @@ def _plain(name: str) -> str:
     return name.strip().strip('"').lower().split(" [")[0].split(" (")[0]
 
 
-def _column(name: str) -> Column | None:
+def column_of(name: str) -> Column | None:
+    """Where a column of this name goes; None for one that is not known."""
     known = ALIASES.get(name)
     if known is None and name in CATALOG and CATALOG[name].kind != "histogram":
         return Column(name)

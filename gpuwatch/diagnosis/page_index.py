@@ -1,8 +1,8 @@
 """When the pages of a folder were read: from `index.csv` beside them, from their names, or from the files themselves.
 
-`index.csv` has the columns `n` (the page's number: the last number in its file's name, or the first) or `file`, and `t_wall` (unix
-seconds or ISO). Further columns are used where they are there: `took_s` or `latency_s`, `status` or `http_code`, `error`. A row
-without a page is a look that brought nothing.
+`index.csv` has the columns `n` (the page's number: the last in its file's name, or the first) or `file`, and `t_wall`
+(unix seconds or ISO). Further columns are used where they are there: `took_s` or `latency_s`, `status` or `http_code`,
+`error`. A row without a page is a look that brought nothing.
 """
 
 from __future__ import annotations
