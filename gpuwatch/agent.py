@@ -24,7 +24,9 @@ from .rules import load_rules
 from .server import Guard, api_app, otlp_app
 from .serving import HttpServer, bind
 from .sinks.delivery import Delivery, Sink
+from .sources.change_sources import change_sources
 from .sources.changes import ChangesSource
+from .sources.changes_known import KnownFacts
 from .sources.dcgm import DcgmSource
 from .sources.devices import device_sources
 from .sources.engine import EngineSource
@@ -57,7 +59,8 @@ class Agent:
         self.clock = clock or WallClock()
         host = host or platform.node() or "host"
         self._lock = _lock(config.state_path)
-        sources = build_sources(config, self.clock, host)
+        known = KnownFacts(config.state_path / "changes.json")
+        sources = build_sources(config, self.clock, host, known)
         self.changes = next(s for s in sources if isinstance(s, ChangesSource))
         self.inbox = next(s for s in sources if isinstance(s, SpanInbox))
         self.ownership = next((s for s in sources if isinstance(s, OwnershipSource)), None)
@@ -127,8 +130,8 @@ async def main(config: Config) -> None:
         log.info("stopped")
 
 
-def build_sources(config: Config, clock: Clock, host: str) -> list[Source]:
-    """Every source that the configuration asks for."""
+def build_sources(config: Config, clock: Clock, host: str, known: KnownFacts | None = None) -> list[Source]:
+    """Every source that the configuration asks for. `known`: what was seen of engines before."""
     sources: list[Source] = []
     rings: dict[Subject, EngineRings] = {}
     for target in config.engines:
@@ -152,7 +155,7 @@ def build_sources(config: Config, clock: Clock, host: str) -> list[Source]:
     def pids() -> Mapping[Subject, int]:
         return {subject: process.pid for subject, process in processes.items() if process.pid}
 
-    sources.append(ChangesSource(Subject(host=host), pids, hertz=config.lanes.changes_hz))
+    sources += change_sources(config, sources, pids, host, known or KnownFacts(), os.environ)
     sources.append(SpanInbox(Subject(host=host), config.bounds.spans_waiting))
     return sources
 

@@ -170,7 +170,7 @@ class Info(msgspec.Struct, frozen=True):
 class Batch(msgspec.Struct, frozen=True, eq=False):
     """One poll of one source and what it brought, its failure included. A failed poll is data.
 
-    `role` says what was asked: engine, steps, spans, gpu, host, changes, capture. `took_s` is how long it took.
+    `role` says what was asked: engine, about, steps, spans, gpu, host, changes, capture. `took_s` is how long it took.
     """
 
     source: str

@@ -94,10 +94,10 @@ class Watch:
     def put(self, batch: Batch) -> None:
         """Add a batch to the next second. A mailbox that was empty is not worth a record."""
         brought = batch.frames or batch.histograms or batch.spans or batch.events or batch.info or batch.error
-        if batch.role in ("spans", "changes", "log", "ownership") and not brought:
+        if batch.role in ("spans", "changes", "log", "ownership", "about") and not brought:
             return
         self._inbox.append(batch)
-        if self._saw is not None and batch.role == "engine":  # a ring says less of the same: no change
+        if self._saw is not None and batch.role in ("engine", "gpu"):  # a ring says less of the same: no change
             for info in batch.info:
                 self._saw(info)
         surplus = len(self._inbox) - MOST_BATCHES

@@ -23,6 +23,8 @@ DECODE = 3.0
 FEW = 5
 CHANGES = ("restart", "version", "arguments", "change")
 CHANGE_BEFORE_S = 600.0
+ONE_RESTART_S = 60.0
+"""The page, the ring, the process and the log each tell of one restart, some while the engine loads."""
 
 
 class LengthShift(NamedTuple):
@@ -145,9 +147,33 @@ def prompt_tokens_mean(w: Window) -> float:
 
 
 def changes(w: Window, until: float | None = None) -> list[Event]:
-    """Restarts, new versions, arguments and announced changes in the ten minutes before `until` (default now)."""
+    """Restarts, new versions, arguments and announced changes in the ten minutes before `until` (default now).
+
+    A new driver is a change of the engine's devices. A restart that several sources tell of is one.
+    """
     end = w.now if until is None else until
-    return [e for e in w.history.events if e.what in CHANGES and end - CHANGE_BEFORE_S <= e.at <= min(end + 15, w.now)]
+    told = [
+        event
+        for history in (w.history, *w.gpus)
+        for event in history.events
+        if event.what in CHANGES and end - CHANGE_BEFORE_S <= event.at <= min(end + 15, w.now)
+    ]
+    found: list[Event] = []
+    restarted_at = -math.inf
+    for event in sorted(told, key=lambda e: e.at):
+        if event.what == "restart":
+            if event.at - restarted_at < ONE_RESTART_S:
+                continue
+            restarted_at = event.at
+        found.append(event)
+    return found
+
+
+def in_words(event: Event) -> str:
+    """What has changed: as announced, or each thing with what it was and is."""
+    detail = event.detail
+    said = detail.get("what", "") or ", ".join(f"{key} {value}" for key, value in detail.items() if "→" in value)
+    return f"{event.what}: {said}".rstrip(": ")
 
 
 def trigger(w: Window, onset_at: float) -> Trigger | None:
@@ -165,7 +191,7 @@ def trigger(w: Window, onset_at: float) -> Trigger | None:
     blamed = [e for e in changes(w, onset_at) if e.at <= onset_at + 5]
     if blamed:
         last = blamed[-1]
-        what = last.detail.get("what", last.detail.get("how", ""))
+        what = last.detail.get("what") or last.detail.get("how") or in_words(last).partition(": ")[2]
         return Trigger("change", last.at, (Evidence(last.what, what[:120] or None, None, "", 0, "changes"),))
     return None
 
@@ -182,10 +208,7 @@ def _shift_evidence(w: Window, shift: LengthShift) -> tuple[Evidence, ...]:
 
 def listed_changes(w: Window, onset_at: float, blamed_at: float | None) -> tuple[Change, ...]:
     """The changes near the onset, for the verdict."""
-    return tuple(
-        Change(f"{e.what}: {e.detail.get('what', '')}".rstrip(": ")[:200], e.at, blamed_at == e.at)
-        for e in changes(w, onset_at)
-    )
+    return tuple(Change(in_words(e)[:200], e.at, blamed_at == e.at) for e in changes(w, onset_at))
 
 
 def moved(w: Window) -> MovedState:
@@ -203,9 +226,7 @@ def moved(w: Window) -> MovedState:
         return MovedState("shape", by, shift.at)
     recent = changes(w)
     if recent:
-        return MovedState(
-            "change", f"{recent[-1].what} {recent[-1].detail.get('what', '')}".strip()[:120], recent[-1].at
-        )
+        return MovedState("change", in_words(recent[-1]).replace(": ", " ", 1)[:120], recent[-1].at)
     if w.age_of_history() < 60:
         return MovedState("unknown")
     return MovedState("nothing")

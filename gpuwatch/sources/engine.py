@@ -29,7 +29,10 @@ _DRAINED_BY_READING = "/metrics", "/prometheus/metrics"
 
 
 class EngineSource:
-    """Polls one engine's page. `ring_is_live` says whether a step ring shows more than the fast lane could."""
+    """Polls one engine's page. `ring_is_live` says whether a step ring shows more than the fast lane could.
+
+    `lives` grows whenever it may be another engine that answers: after a restart, and after a silence.
+    """
 
     role = "engine"
 
@@ -58,6 +61,13 @@ class EngineSource:
         self._costs = {lane: ScrapeCost() for lane in ("whole", "slow", "fast")}
         self._seen: frozenset[str] = frozenset()
         self._whole_due = self._slow_due = -math.inf
+        self.lives = 0
+        self._silent = True
+
+    @property
+    def dialect(self) -> str:
+        """Which engine it is; empty before its page has been read."""
+        return self._page.dialect.name if self._page.dialect is not None else ""
 
     @property
     def interval_s(self) -> float:
@@ -77,6 +87,7 @@ class EngineSource:
         except (ScrapeError, ValueError) as error:
             reason = f"{error.reason}: {error}" if isinstance(error, ScrapeError) else str(error)
             at = self._clock.now()
+            self._silent = True
             self._whole_due = now  # whatever comes back may be another
             if isinstance(error, ScrapeError) and error.reason == "timeout" and self._page.dialect is None:
                 self.patience_s = min(2 * self.patience_s, _PATIENCE_S)  # it may be one that is asked between steps
@@ -160,6 +171,8 @@ class EngineSource:
     def _plan(self, now: float, lane: Lane, report: PageReport) -> None:
         """When each lane is due again."""
         restarted = any(event.what == "restart" for event in report.events)
+        self.lives += restarted or self._silent
+        self._silent = False
         dialect = self._page.dialect
         if dialect is not None:
             self.patience_s = max(self._lanes.timeout_s, dialect.page.timeout_s)

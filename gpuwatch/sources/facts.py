@@ -1,18 +1,17 @@
 """What a subject says of itself (Info labels), under one vocabulary whatever the source: page, ring or capture.
 
-Engine-supplied strings are untrusted: bounded in number and length, and values of keys that look like secrets are never
-kept. Sizes get the catalogue's names and are completed where two of them give the third.
+Engine-supplied strings are untrusted: bounded in number and length, and what looks like a credential is never kept.
+Sizes get the catalogue's names and are completed where two of them give the third.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 
+from .secrets import HIDDEN, MAX_VALUE_CHARS, looks_secret, safe_text
+
 MAX_LABELS = 64
-MAX_VALUE_CHARS = 256
-HIDDEN = "<hidden>"
 
 _RENAMED = {
     "block_tokens": "kv_block_tokens",
@@ -20,20 +19,6 @@ _RENAMED = {
     "num_gpu_blocks": "kv_total_blocks",
     "model_name": "model",
 }
-_SECRET = re.compile(
-    r"(?:^|[^a-z])(?:.*_)?(?:api[-_]?keys?|keys?|tokens?|secrets?|passw(?:or)?d|credentials?|auth(?:orization)?|bearer)$"
-)
-_NOT_SECRET = re.compile(
-    r"(?:max|num|block|capacity|batched|prefill|chunk|capacity|size|total|prompt|output|cached?|kv|watermark|budget)"
-    r"(?:[-_a-z0-9]*)[-_](?:tokens?|keys?)$"
-)
-
-
-def looks_secret(key: str) -> bool:
-    """True where a label or argument of this name may hold a credential (`api-key`, `hf_token`, not `max_tokens`)."""
-    name = key.lower().lstrip("-")
-    name = name.removeprefix("arg_")
-    return bool(_SECRET.search(name)) and not _NOT_SECRET.match(name)
 
 
 def canonical_facts(labels: Mapping[str, object], ranks: int = 1) -> tuple[dict[str, str], int]:
@@ -48,7 +33,7 @@ def canonical_facts(labels: Mapping[str, object], ranks: int = 1) -> tuple[dict[
         if looks_secret(name):
             text = HIDDEN
         cut += len(text) > MAX_VALUE_CHARS
-        facts[name] = text[:MAX_VALUE_CHARS]
+        facts[name] = safe_text(text)
     shared = number(facts.pop("kv_total_blocks_all_ranks", ""))
     if shared > 0 and ranks > 0:
         facts.setdefault("kv_total_blocks", _text(shared // ranks))

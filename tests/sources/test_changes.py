@@ -8,9 +8,10 @@ import sys
 import pytest
 
 from gpuwatch.model import Info, Subject
-from gpuwatch.sources.arguments import argument_facts, safe_text
+from gpuwatch.sources.arguments import argument_facts
 from gpuwatch.sources.changes import ChangesSource
-from gpuwatch.sources.facts import canonical_facts, looks_secret
+from gpuwatch.sources.facts import canonical_facts
+from gpuwatch.sources.secrets import looks_secret, safe_text
 
 HERE, ENGINE = Subject(host="here"), Subject(engine="e")
 
@@ -79,7 +80,10 @@ def test_a_command_line_is_read_once_a_process_and_compared_with_the_last_ones()
     (first, again), (second, _) = found
     assert first.info[0].labels["arg_max_num_seqs"] == "64"
     assert again.info == ()
-    assert [(e.what, e.detail) for e in second.events] == [("arguments", {"arg_max_num_seqs": "64 → 32"})]
+    assert [(e.what, e.detail) for e in second.events] == [
+        ("restart", {"how": "a new process"}),
+        ("arguments", {"arg_max_num_seqs": "64 → 32"}),
+    ]
     assert "secret" not in repr(found)
 
 

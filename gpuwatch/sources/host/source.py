@@ -10,7 +10,6 @@ import asyncio
 import importlib
 import math
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
