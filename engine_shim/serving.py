@@ -44,6 +44,7 @@ from engine_shim.telemetry import EngineInfo, EngineTelemetry, build_telemetry
 from engine_shim.telemetry.allocator_page import AllocatorPage
 from engine_shim.telemetry.compute_page import compute_families, vllm_families
 from engine_shim.telemetry.held_up_page import show_held_up
+from engine_shim.telemetry.loop_page import LoopLag
 from engine_shim.telemetry.protection_page import protection_families, response_cache_families
 from engine_shim.tokens import CharTokenizer, FolderTokenizer, Tokenizer
 from engine_shim.worker import EngineWorker
@@ -170,6 +171,9 @@ def build(options: ServeOptions, changes: Mapping[str, Any], clock: Clock | None
     server = EngineServer(model, worker, pages, clock, options.max_body_bytes, cache)
     if options.can_break:
         server.around.append(lambda app: FaultyFront(app, lambda: faults.current, clock))
+    lag = LoopLag()
+    telemetry.add_families(lag.families())
+    server.around.append(lag.around)
     if options.admin:
         server.around.append(lambda app: AdminRoute(app, faults))
     return ServingEngine(server, engine, telemetry, model)

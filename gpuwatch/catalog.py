@@ -118,6 +118,7 @@ _SIGNALS = (
     _h("queue_seconds", "seconds", "First wait of a request"),
     _h("prefill_seconds", "seconds", "First scheduled to first token"),
     _h("decode_seconds", "seconds", "First token to last token"),
+    _h("event_loop_lag_seconds", "seconds", "How late an alarm on the front end's event loop rings"),
     _h("prompt_tokens", "tokens", "Prompt length of finished requests"),
     _h("output_tokens", "tokens", "Output length of finished requests"),
     _h("max_tokens_requested", "tokens", "max_tokens as asked by clients"),

@@ -12,6 +12,9 @@ NO_QUEUE_DETAIL = {
     "head_need_blocks": "the head of the queue is not exposed",
     "admission_stop_reason": "not exposed; the step ring says it",
 }
+NO_LOOP_LAG = {
+    "event_loop_lag_seconds": "the front end does not time its loop; process_front_cpu_ratio says how busy it is",
+}
 NO_CAUSES = {
     "req_waiting_capacity": "waiting requests are not split by cause",
     "req_waiting_deferred": "waiting requests are not split by cause",

@@ -66,6 +66,7 @@ DIALECT = Dialect(
         "e2e_seconds": of("request_duration_seconds"),
         "prompt_tokens": of("input_sequence_tokens"),
         "output_tokens": of("output_sequence_tokens"),
+        "event_loop_lag_seconds": of("event_loop_delay_seconds"),
     },
     facts=(),
     rank_labels=("model",),

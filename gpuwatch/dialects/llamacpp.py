@@ -7,6 +7,7 @@ a signal and no cost.
 from .absences import (
     NO_CAUSES,
     NO_FRAGMENTATION,
+    NO_LOOP_LAG,
     NO_LORA,
     NO_PAIRS,
     NO_QUEUE_DETAIL,
@@ -62,6 +63,7 @@ DIALECT = Dialect(
     absent={
         **NO_STEPS,
         **NO_CAUSES,
+        **NO_LOOP_LAG,
         **NO_QUEUE_DETAIL,
         **NO_FRAGMENTATION,
         **NO_PAIRS,

@@ -3,6 +3,7 @@
 from .absences import (
     NO_CAUSES,
     NO_FRAGMENTATION,
+    NO_LOOP_LAG,
     NO_LORA,
     NO_PAIRS,
     NO_QUEUE_DETAIL,
@@ -66,6 +67,7 @@ DIALECT = Dialect(
     absent={
         **NO_STEPS,
         **NO_CAUSES,
+        **NO_LOOP_LAG,
         **NO_QUEUE_DETAIL,
         **NO_FRAGMENTATION,
         **NO_PAIRS,

@@ -5,7 +5,7 @@ priorities there is a series for each beside the total (`priority=""`). Token co
 realtime ones (0.5.7) move with the work.
 """
 
-from .absences import NO_FRAGMENTATION, NO_QUEUE_DETAIL, NO_STEPS
+from .absences import NO_FRAGMENTATION, NO_LOOP_LAG, NO_QUEUE_DETAIL, NO_STEPS
 from .dialect import Dialect, Facts, Page
 from .reading import Reading, Term, add, first, largest, of, one, product, ratio, take
 
@@ -116,6 +116,7 @@ DIALECT = Dialect(
     ),
     absent={
         **NO_STEPS,
+        **NO_LOOP_LAG,
         **NO_QUEUE_DETAIL,
         **NO_FRAGMENTATION,
         "max_num_seqs": "not on the page; /server_info and the arguments say it (max_running_requests)",

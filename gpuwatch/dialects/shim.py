@@ -54,6 +54,7 @@ DIALECT = Dialect(
         "output_tokens": of("request_generation_tokens"),
         "max_tokens_requested": of("request_max_tokens"),
         "kv_transfer_seconds": of("kv_transfer_seconds"),
+        "event_loop_lag_seconds": of("event_loop_lag_seconds"),
     },
     facts=(Facts(("engine_info",)),),
     from_facts=("kv_block_tokens", "kv_total_blocks"),

@@ -4,7 +4,7 @@ A server of several models shows all of them: those with series of the backend a
 around them are none. Old builds cast the fraction of used blocks to an integer, so it is computed.
 """
 
-from .absences import NO_FRAGMENTATION, NO_LORA, NO_PAIRS, NO_QUEUE_DETAIL, NO_SPECULATION, NO_TRANSFER
+from .absences import NO_FRAGMENTATION, NO_LOOP_LAG, NO_LORA, NO_PAIRS, NO_QUEUE_DETAIL, NO_SPECULATION, NO_TRANSFER
 from .dialect import Dialect, Page
 from .reading import Mean, Reading, first, one, product, ratio, take
 
@@ -74,6 +74,7 @@ DIALECT = Dialect(
         "A token for each decoding request is what a step generates; speculative decoding makes it more.",
     ),
     absent={
+        **NO_LOOP_LAG,
         **NO_QUEUE_DETAIL,
         **NO_FRAGMENTATION,
         **NO_PAIRS,

@@ -4,7 +4,7 @@ Its Prometheus page is /prometheus/metrics. /metrics is a JSON list that reading
 Gauges are refreshed when a request completes, so during long generations they stand still.
 """
 
-from .absences import NO_CAUSES, NO_FRAGMENTATION, NO_LORA, NO_PAIRS, NO_QUEUE_DETAIL, NO_TRANSFER
+from .absences import NO_CAUSES, NO_FRAGMENTATION, NO_LOOP_LAG, NO_LORA, NO_PAIRS, NO_QUEUE_DETAIL, NO_TRANSFER
 from .dialect import Dialect, Facts, Page
 from .reading import first, of, one, product, ratio, take
 
@@ -80,6 +80,7 @@ DIALECT = Dialect(
     ),
     absent={
         **NO_CAUSES,
+        **NO_LOOP_LAG,
         **NO_QUEUE_DETAIL,
         **NO_FRAGMENTATION,
         **NO_PAIRS,

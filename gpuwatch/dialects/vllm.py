@@ -5,7 +5,7 @@ Without the label `engine` a page is of V0 or of an early V1: rank 0. Counters o
 client went away.
 """
 
-from .absences import NO_FRAGMENTATION, NO_PAIRS, NO_QUEUE_DETAIL, NO_STEPS
+from .absences import NO_FRAGMENTATION, NO_LOOP_LAG, NO_PAIRS, NO_QUEUE_DETAIL, NO_STEPS
 from .dialect import Dialect, Facts, Page
 from .reading import Roster, Term, add, of, one, take
 
@@ -104,6 +104,7 @@ DIALECT = Dialect(
     ),
     absent={
         **NO_STEPS,
+        **NO_LOOP_LAG,
         **NO_QUEUE_DETAIL,
         **NO_FRAGMENTATION,
         **NO_PAIRS,
