@@ -46,7 +46,8 @@ def _incident(i: Incident, width: int) -> list[str]:
         "",
     ]
     out += _wrapped("what", i.summary, width)
-    out += _wrapped("impact", _impact(i), width)
+    if any(known is not None for known in (i.impact.good_ratio, *i.impact.ttft_p95_s, i.impact.late_requests)):
+        out += _wrapped("impact", _impact(i), width)
     if i.trigger:
         told = ", ".join(_evidence(e) for e in i.trigger.evidence)
         out += _wrapped("trigger", f"{i.trigger.kind} at {_clock(i.trigger.at)}: {told}", width)

@@ -14,7 +14,7 @@ from .examine import Answer
 from .material import Found
 
 WIDTH = 100
-MAX_BLIND = 8
+MAX_BLIND = 3
 MAX_RULES = 4
 
 
@@ -69,17 +69,22 @@ def _span(since: float, until: float) -> str:
 
 
 def _blind(blind: Sequence[Blind]) -> Iterable[str]:
-    """Blind rules by what would open their eyes: one line for each cure."""
+    """Blind rules by what would open their eyes, one line for each cure; one line for all where most rules are blind."""
     by_cure: dict[str, dict[str, set[str]]] = {}
     for one in blind:
         what = one.missing[0] if one.missing else "not known"
         by_cure.setdefault(one.cure, {}).setdefault(what, set()).add(one.rule)
     ranked = sorted(by_cure.items(), key=lambda c: -sum(map(len, c[1].values())))
-    for cure, missing in ranked[:MAX_BLIND]:
+    if len(ranked) > MAX_BLIND:
+        rules = sorted({one.rule for one in blind})
+        yield (
+            f"Rules that need more than this to judge: {', '.join(rules)} → let the agent read the engine's page at 1 Hz, and "
+            "its step ring where there is one; --json says what each lacks"
+        )
+        return
+    for cure, missing in ranked:
         lacks = "; ".join(f"{_some(sorted(rules))} ({what})" for what, rules in sorted(missing.items())[:MAX_RULES])
         yield f"{lacks}" + (f" → {cure}" if cure else "")
-    if len(ranked) > MAX_BLIND:
-        yield f"and {len(ranked) - MAX_BLIND} more; --json has them all"
 
 
 def _some(words: Sequence[str]) -> str:
