@@ -13,11 +13,12 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 
 from .config import Config, ConfigError, EngineTarget, Gpu, Role, Stacks
+from .sources.ownership.clues import is_local
 
 NODE_PATH = "/gpu/metrics"
 NODE_PORT = 9400
-NODE_URL, HOST_IP = "GPUWATCH_NODE_URL", "HOST_IP"
-"""Where the node's agent is: its address, or the node's, by the downward API (`status.hostIP`)."""
+NODE_URL, HOST_IP, POD_NAME = "GPUWATCH_NODE_URL", "HOST_IP", "POD_NAME"
+"""Where the node's agent is: its address, or the node's (`status.hostIP`); the pod's name. By the downward API."""
 
 
 def in_role(config: Config, role: Role | None, environ: Mapping[str, str]) -> Config:
@@ -35,6 +36,7 @@ def in_role(config: Config, role: Role | None, environ: Mapping[str, str]) -> Co
         config = replace(config, engines=tuple(_beside(target, url) for target in config.engines))
     if role == "all":
         return config
+    config = replace(config, engines=_named_by_pod(config.engines, environ.get(POD_NAME, "")))
     drivers = Gpu(nvml=False, amd=False, intel=False, kubelet_socket="")
     return replace(config, gpu=drivers, host=False, stacks=Stacks(on_incident=False, keep=config.stacks.keep))
 
@@ -54,6 +56,16 @@ def node_url(environ: Mapping[str, str], *, guess: bool = True) -> str:
     if not address:
         return ""
     return f"http://{f'[{address}]' if ':' in address else address}:{NODE_PORT}{NODE_PATH}"
+
+
+def _named_by_pod(engines: tuple[EngineTarget, ...], pod: str) -> tuple[EngineTarget, ...]:
+    """Engines of the agent's pod that have no name of their own have the pod's: `localhost:8000` is one in every pod."""
+    nameless = {e.name for e in engines if pod and is_local(e) and e.url and e.name == urlsplit(e.url).netloc}
+    alone = len(nameless) == 1
+    return tuple(
+        replace(e, name=pod if alone else f"{pod}:{urlsplit(e.url).port or 80}") if e.name in nameless else e
+        for e in engines
+    )
 
 
 def _beside(target: EngineTarget, url: str) -> EngineTarget:

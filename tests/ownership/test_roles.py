@@ -61,6 +61,20 @@ def test_an_engines_agent_finds_the_nodes_by_its_environment():
     assert in_role(config, None, {"HOST_IP": "10.1.2.3"}).engines[0].gpu_url == "", "only a role that needs one guesses"
 
 
+def test_an_engine_of_the_agents_pod_has_the_pods_name_unless_it_has_its_own():
+    """`localhost:8000` is in every pod, and would be one engine to whoever groups by it."""
+    urls = [
+        {"url": "http://localhost:8000"},
+        {"url": "http://127.0.0.1:8001", "name": "draft"},
+        {"url": "http://10.0.0.9:8000"},
+    ]
+    named = [e.name for e in in_role(parse({"engines": urls}), "engine", {"POD_NAME": "decode-0"}).engines]
+    assert named == ["decode-0", "draft", "10.0.0.9:8000"]
+    two = parse({"engines": [{"url": "http://localhost:8000"}, {"url": "http://localhost:8001"}]})
+    assert [e.name for e in in_role(two, "engine", {"POD_NAME": "p"}).engines] == ["p:8000", "p:8001"]
+    assert [e.name for e in in_role(two, "all", {"POD_NAME": "p"}).engines] == ["localhost:8000", "localhost:8001"]
+
+
 def test_a_node_url_that_is_none_and_a_node_with_engines_are_refused():
     with pytest.raises(ConfigError, match="GPUWATCH_NODE_URL"):
         node_url({"GPUWATCH_NODE_URL": "node:9400"})
