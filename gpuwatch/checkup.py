@@ -16,6 +16,9 @@ from .config import Config
 from .device_look import DeviceLook, lines
 from .device_look import look_at as look_at_devices
 from .engine_look import EngineLook, look_at
+from .host_look import HostLook
+from .host_look import lines as host_lines
+from .host_look import look_at as look_at_host
 from .model import Batch, Blind
 from .quantize import quantized
 
@@ -37,7 +40,7 @@ class Report(msgspec.Struct, frozen=True):
     """What the doctor found. `engines`: what each says of itself. `seeing`: rules that can judge each engine.
 
     `pages`: what answers at each engine's address, and what would help where that is not its page. `devices`: what their
-    pages lack, and which engine has which.
+    pages lack, and which engine has which. `machine`: what of processes and containers is not seen.
     """
 
     sources: list[SourceSaid]
@@ -46,6 +49,7 @@ class Report(msgspec.Struct, frozen=True):
     seeing: list[str]
     pages: list[EngineLook] = []
     devices: DeviceLook = DeviceLook([], [], [])
+    machine: HostLook = HostLook()
 
 
 async def examine(config: Config, seconds: int) -> Report:
@@ -82,7 +86,9 @@ async def examine(config: Config, seconds: int) -> Report:
     ]  # fmt: skip
     dark = {b.rule for b in blind}
     devices = look_at_devices([poller.source for poller in pollers], float(seconds))
-    return Report(sources, said, list(blind), [stem for stem in pipeline.rules if stem not in dark], pages, devices)
+    machine = look_at_host(poller.source for poller in pollers)
+    seeing = [stem for stem in pipeline.rules if stem not in dark]
+    return Report(sources, said, list(blind), seeing, pages, devices, machine)
 
 
 def to_json(report: Report) -> str:
@@ -107,6 +113,7 @@ def text(report: Report) -> str:
         known = [f"{key} {facts[key]}" for key in ("dialect", "version", "model", "max_num_seqs") if facts.get(key)]
         out.append(f"  {_printable(name)}: {_printable(', '.join(known)) or 'says nothing of itself'}")
     out += map(_printable, lines(report.devices))
+    out += map(_printable, host_lines(report.machine))
     out += ["", "rules"]
     out += [f"  ok  {stem}" for stem in report.seeing]
     for b in report.blind:

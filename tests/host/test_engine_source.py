@@ -149,3 +149,30 @@ def test_sources_follow_the_configuration():
     alone = parse({"engines": [{"url": "http://localhost:8000"}], "role": "engine"})
     assert engine_processes(alone, {}) == {}, "the role without privileges looks into no other container"
     assert Config().machine.cgroup_root == ""
+
+
+def test_an_engine_that_comes_late_is_looked_for_soon_and_then_less_often(tmp_path):
+    asked = []
+    source = EngineHostSource("here", ENGINE, lambda: asked.append(1) or 0, world=World(proc=tmp_path))
+    seen = []
+    for second in range(40):
+        source.look(float(second))
+        seen.append(len(asked))
+    assert seen[:4] == [1, 2, 2, 3]
+    assert seen[-1] <= 8
+
+
+def test_the_doctor_names_what_is_not_seen_and_the_cure(tmp_path):
+    from gpuwatch.host_look import lines, look_at
+
+    _, _, seen = scripted(tmp_path)
+    blind = EngineHostSource("here", Subject(engine="far"), lambda: 0, world=World(proc=tmp_path))
+    for source in (seen, blind):
+        source.look(1.0)
+    look = look_at([seen, blind])
+    assert look.seen == ["engine/e/0"]
+    told = "\n".join(lines(look))
+    assert "ok  engine/e/0" in told
+    assert "engine/far/0: the engine's processes cannot be seen: its process is not known" in told
+    assert "shareProcessNamespace: true" in told
+    assert lines(look_at([])) == []

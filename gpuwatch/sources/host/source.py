@@ -84,6 +84,7 @@ class EngineHostSource:
         self._missing: dict[str, NotSeenError] = {}
         self._facts: dict[str, str] = {}
         self._facts_due = self._slow_due = -math.inf
+        self._again_s = 1.0
 
     @property
     def absent(self) -> str:
@@ -108,6 +109,7 @@ class EngineHostSource:
         if slow:
             self._slow_due = now + SLOW_EVERY_S
             costly = self._look_slow(now)
+            self._look_again(now)
             cut = self._processes.family.cut if self._processes else 0
         events = self._kills(now)
         values = self._look(now)
@@ -146,6 +148,14 @@ class EngineHostSource:
         if self._container is not None:
             found |= self._container.read_slow()
         return found
+
+    def _look_again(self, now: float) -> None:
+        """Soon where nothing was found, and then less often: looking for a process walks through all of them."""
+        if self._processes is not None:
+            self._again_s = 1.0
+            return
+        self._slow_due = now + self._again_s
+        self._again_s = min(2 * self._again_s, SLOW_EVERY_S)
 
     def _follow(self) -> None:
         """Take up the process that is the engine's now."""
