@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 
 from ..config import Config
+from ..device_map import engines_of
 from ..history import SOURCE_ORDER
 from ..model import Batch, Subject
 from .track import Sight
@@ -105,10 +106,15 @@ class Sighting:
         return [s for _, s in sorted(self.sights.items()) if s.subject.host]
 
     def gpus_of(self, engine: Sight) -> list[Sight]:
-        """The devices that serve an engine: by the config; all of them where there is one engine and no map."""
+        """The devices that serve an engine: by the map or the config; all of them where there is one engine and no map."""
+        mapped = {g.subject.gpu: engines_of(g.facts) for g in self.gpus}
+        if any(engine.subject.engine in (engines or ()) for engines in mapped.values()):
+            return [g for g in self.gpus if engine.subject.engine in (mapped[g.subject.gpu] or ())]
         for target in self.config.engines:
             if target.name == engine.subject.engine and target.gpus:
                 return [g for g in self.gpus if g.subject.gpu in target.gpus]
+        if any(engines is not None for engines in mapped.values()):
+            return []  # they are known to be others'
         return self.gpus if len({e.subject.engine for e in self.engines}) == 1 else []
 
     def near(self, engine: Sight, signal: str) -> tuple[Sight, float]:

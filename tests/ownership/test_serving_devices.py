@@ -131,3 +131,15 @@ def test_the_source_tells_changes_at_once_and_everything_once_a_minute(tmp_path)
     assert {one.subject.gpu: device_map.engines_of(one.labels) for one in batch.info} == {
         GPUS[0]: (), GPUS[1]: ("vllm",), GPUS[2]: (), GPUS[3]: ()
     }  # fmt: skip
+
+
+def test_short_evidence_is_judged_by_the_map_too():
+    """A recording that says whose device it is: the neighbour's is not the engine's."""
+    from gpuwatch.clues.sighting import gather
+
+    info = (mapped(DEVICES[0], "vllm"), mapped(DEVICES[1]))
+    ownership = Batch("ownership", "ownership", Subject(host="node7"), 1000.0, info=info)
+    seen = gather([(1000.0, (second(1000.0, ENGINES[:1]), ownership))])
+    assert [g.subject for g in seen.gpus_of(seen.engines[0])] == DEVICES[:1]
+    bare = gather([(1000.0, (second(1000.0, ENGINES[:1]),))])
+    assert [g.subject for g in bare.gpus_of(bare.engines[0])] == DEVICES
