@@ -144,3 +144,4 @@ def test_a_first_line_without_a_time_does_not_move_the_dates_that_follow():
     ended_at = unix("2025-07-28T05:00:00")
     found = read("Triton is installed, but does not include a CPU backend.", v1(0, 1, 1, 1, 0, 1), start_at=ended_at)
     assert found.last_at == unix("2025-07-28T01:00:00")
+    assert found.first_at == found.last_at, "what was guessed for the first line is no time of the log"

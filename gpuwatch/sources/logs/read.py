@@ -96,9 +96,10 @@ def read_log(lines: Iterable[bytes], engine: str, start_at: float | None = None)
     for raw in lines:
         if raw[:1] == b"#" and not raw[1:2].strip():
             continue
+        timed = reader.timeline.timed
         reader.feed(raw)
-        if math.isnan(first_at):
-            first_at = reader.timeline.now
+        if math.isnan(first_at) or (reader.timeline.timed and not timed):
+            first_at = reader.timeline.now  # what lines before the first time were given was a guess
         if not reader.told.is_empty:
             seconds.add(reader.take_told())
     reader.flush(ended=True)
