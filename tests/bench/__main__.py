@@ -30,6 +30,7 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("ring", "written", "step ring in the engine"),
     ("vllm_plugin", "written", "vLLM stat-logger plugin, ring in a vLLM step"),
     ("nvml", "read", "NVML, Python per call, 8 devices at default rates"),
+    ("host", "looked", "machine and an engine of ten processes"),
     ("agent", "cpu", "agent, CPU of a core"),
     ("agent", "memory", "agent, resident memory"),
     ("agent", "first_sample", "agent, start to first sample"),

@@ -172,7 +172,7 @@ class EngineHostSource:
             self._container = None
 
     def _lost(self, why: str) -> None:
-        cure = SHARE_PIDS + "; or name it in [[engines]] pid"
+        cure = f"{SHARE_PIDS}; or name it in [[engines]] pid; on another machine, run an agent there (--role node)"
         self._missing = {"processes": NotSeenError("the engine's processes", why, cure)}
         self._processes = None
 
