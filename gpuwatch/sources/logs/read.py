@@ -92,14 +92,10 @@ def read_log(lines: Iterable[bytes], engine: str, start_at: float | None = None)
     """
     reader = LogReader(engine, lookback=True, start_at=start_at)
     seconds = _Seconds()
-    first_at = math.nan
     for raw in lines:
         if raw[:1] == b"#" and not raw[1:2].strip():
             continue
-        timed = reader.timeline.timed
         reader.feed(raw)
-        if math.isnan(first_at) or (reader.timeline.timed and not timed):
-            first_at = reader.timeline.now  # what lines before the first time were given was a guess
         if not reader.told.is_empty:
             seconds.add(reader.take_told())
     reader.flush(ended=True)
@@ -109,7 +105,7 @@ def read_log(lines: Iterable[bytes], engine: str, start_at: float | None = None)
     seconds.add(reader.take_told())
     found = LogRead(
         seconds.calls(engine), _kind(reader), reader.lines, reader.read, reader.torn, reader.diluted,
-        reader.timeline.timed, last_at if math.isnan(first_at) else first_at, last_at, +reader.cut,
+        reader.timeline.timed, reader.timeline.first_at, last_at, +reader.cut,
     )  # fmt: skip
     found.dropped += Counter({"seconds": seconds.cut, "notices": seconds.cut_notices})
     found.notes = _notes(reader, found)

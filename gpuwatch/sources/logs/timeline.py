@@ -24,10 +24,13 @@ MOST_CLOCKS = 64
 
 
 class Timeline:
-    """`now` is the time of the newest line, NaN before the first. `counts`: late, garbage, second_run, no_time."""
+    """`now` is the time of the newest line, NaN before the first. `counts`: late, garbage, second_run, no_time.
+
+    `first_at`: the first time that the log says; where it says none, where its first line was put.
+    """
 
     def __init__(self, start_at: float | None = None) -> None:
-        self.now = math.nan
+        self.now = self.first_at = math.nan
         self.timed = False
         self.yearless = False
         self.counts: Counter[str] = Counter()
@@ -48,6 +51,8 @@ class Timeline:
                 self.counts["garbage"] += 1
                 return self.carry_on()
             self._offsets[stamp.clock] = self._offset(stamp, raw)
+            if not self.timed:
+                self.first_at = raw + self._offsets[stamp.clock]
             self.timed = True
         at = raw + self._offsets[stamp.clock]
         if math.isnan(self.now):
@@ -67,7 +72,7 @@ class Timeline:
     def carry_on(self, took_s: float = 0.0, counts: bool = False) -> float:
         """The time of a line without a stamp. Where no line has one, lines that count are `took_s` apart, or a second."""
         if math.isnan(self.now):
-            self.now = self._start_at if self._start_at is not None else 0.0
+            self.now = self.first_at = self._start_at if self._start_at is not None else 0.0
         elif counts and not self.timed:
             self.now += min(took_s, 3600.0) or 1.0
             self.counts["no_time"] += 1
