@@ -38,7 +38,7 @@ class Source(Protocol):
 
     @property
     def role(self) -> str:
-        """What is asked: engine, steps, spans, gpu, host, changes."""
+        """What is asked: engine, steps, spans, gpu, host, ownership, changes."""
         ...
 
     @property
