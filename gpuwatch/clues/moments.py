@@ -142,7 +142,7 @@ def progress(sight: Sight, seen: Sequence[Moment], now: float) -> Progress:
         return Progress("moves")
     episode = last_episode(told, lambda m: m.moves is False)
     assert episode is not None
-    trusted = "steps_total" in sight.tracks or _is_log(sight) or _counts_at_once(sight)
+    trusted = "steps_total" in sight.tracks or (_is_log(sight) and not _by_slots(sight)) or _counts_at_once(sight)
     since = max((m.at for m in seen if m.at < episode.first.at), default=episode.first.at)
     # A stats line speaks for the time since the line before. vLLM's says nothing more once it has said 0: silence counts.
     until = now if _is_log(sight) and sight.engine_kind == "vllm" else episode.last.at
@@ -155,6 +155,11 @@ def _counts_at_once(sight: Sight) -> bool:
     if "at_finish" in sight.facts:
         return "generated_tokens_total" not in sight.facts["at_finish"].split(",")
     return sight.engine_kind.lower() not in AT_FINISH
+
+
+def _by_slots(sight: Sight) -> bool:
+    """Whether its log tells of requests as they begin and end, and of nothing between."""
+    return sight.engine_kind in ("llamacpp", "ollama", "tgi")
 
 
 def _is_log(sight: Sight) -> bool:

@@ -243,7 +243,7 @@ def test_an_engine_that_was_put_to_sleep_admits_nobody_and_is_well():
 
 def test_prompts_computed_again_for_want_of_their_cache():
     assert first(Evidence("llamacpp").say(0, "reprocessed", times=6)).rule == "prefix_cache_collapse"
-    assert named(Evidence("llamacpp").say(0, "reprocessed")) == []
+    assert named(Evidence("llamacpp").say(0, "reprocessed")) == ["(prefix_cache_collapse)"], "once: told, and no incident"
 
 
 def test_a_device_that_left_the_bus():

@@ -28,8 +28,10 @@ def clues(s: Sighting) -> Iterator[Clue]:
         )
         if oom is not None:
             yield _out_of_memory(seen, oom, dead)
-        elif dead is not None:
+        elif dead is not None and "memory_leak_detected" not in seen.notices:
             yield _dead(seen, dead)
+        if (killed := seen.notices.get("killed_for_memory")) is not None:
+            yield _killed(seen, killed)
         if (leak := seen.notices.get("memory_leak_detected")) is not None:
             yield Clue(
                 "engine_crash",
@@ -39,6 +41,7 @@ def clues(s: Sighting) -> Iterator[Clue]:
                 "a leak of its pool; such builds stop at this check.",
                 leak.first_at,
                 "kv_pool_leak",
+                "ticket" if dead is None else "page",
                 evidence=(counted("memory_leak_detected", leak.count),),
                 ruled_out=(
                     not_this("long_context_kv_pressure", "the check counts memory beyond what requests and cache hold"),
@@ -165,6 +168,33 @@ def _dead(seen: Sight, dead: Notice) -> Clue:
     )
 
 
+def _killed(seen: Sight, killed: Notice) -> Clue:
+    """The kernel says whom it killed; only an engine's own end is the engine's incident."""
+    ours = "1" in killed.words.get("own", {})
+    limited = "1" in killed.words.get("limited", {})
+    held = killed.greatest("resident_bytes")
+    return Clue(
+        "engine_crash",
+        seen.subject,
+        0.7 if ours else 0.45,
+        f"The kernel killed {'a process that an engine may run under' if ours else 'another process'} for want of host memory"
+        + (" (the limit of its container)" if limited else "")
+        + ("" if math.isnan(held) else f"; it held {mib(held)}")
+        + ". This is the host's memory, not the device's.",
+        killed.first_at,
+        "killed_for_memory",
+        "ticket" if ours else "info",
+        evidence=(counted("killed_for_memory", killed.count), told(seen, "resident bytes of the killed process", held)),
+        ruled_out=(
+            not_this("memory_fragmentation", "the kernel killed for host memory; no allocation on the device failed"),
+        ),
+        instead=instead(("host_memory_leak", 0.4)),
+        explains=("engine_hang", "capacity_loss"),
+        named=True,
+        look_next="resident memory of the engine's processes before it (a steady rise or a jump at load), and the limit",
+    )
+
+
 CAUSES = frozenset(
     {
         "ecc_error",
@@ -174,6 +204,7 @@ CAUSES = frozenset(
         "watchdog_timeout",
         "memory_leak_detected",
         "transfer_failed",
+        "killed_for_memory",
     }
 )
 

@@ -58,7 +58,8 @@ def _codes(seen: Sight) -> tuple[list[int], float]:
     dated = 0.0
     for kept in (seen.notices.get("xid"), seen.events.get("xid")):
         if kept is not None:
-            codes |= {int(number(text)) for text in kept.words.get("code", {}) if not math.isnan(number(text))}
+            told_by = (*kept.words.get("code", {}), *kept.words.get("previous", {}))  # "caused by previous Xid 149"
+            codes |= {int(number(text)) for text in told_by if not math.isnan(number(text))}
             dated = kept.first_at
     if (lost := seen.notices.get("gpu_lost") or seen.events.get("gpu_lost")) is not None:
         codes.add(79)

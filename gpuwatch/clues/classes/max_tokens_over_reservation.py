@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from ..clue import Clue, instead, not_this, told
 from ..moments import moments
-from ..queueing import Queue, queue_of
+from ..queueing import FULL, Queue, queue_of
 from ..sighting import Sighting
 from ..track import Sight
 
@@ -19,20 +19,28 @@ RESERVING = frozenset({"sglang", "trtllm", "trt-llm", "tensorrt-llm", "tgi"})
 LOW_KV = 0.6
 MANY = 8.0
 WASTE = 8.0
+LOPSIDED = 4.0
 
 
 def clues(s: Sighting) -> Iterator[Clue]:
     """Every engine that reserves and has a queue before a cache with room."""
     for seen in s.engines:
         q = queue_of(seen, moments(seen))
-        if q is None or q.running < 1 or q.waiting < MANY or not q.kv < LOW_KV or not q.held_by_capacity:
+        if q is None or q.running < 1 or q.waiting < MANY or not q.held_by_capacity:
+            continue
+        if not q.kv < LOW_KV and not _lopsided(q):
             continue
         if q.flowing is False and q.looks > 1:
             continue
         reserves = seen.engine_kind.lower() in RESERVING or seen.fact("output_reserve_ratio") > 0
         waste = _waste(seen)
-        if reserves or waste >= WASTE:
+        if reserves or (waste >= WASTE and q.kv < LOW_KV):
             yield _clue(seen, q, reserves, waste)
+
+
+def _lopsided(q: Queue) -> bool:
+    """Few run far below the batch's limit, many wait, and blocks are free all the same: they are spoken for."""
+    return q.kv < FULL and q.waiting >= LOPSIDED * q.running and q.running < 0.5 * q.limit
 
 
 def _waste(seen: Sight) -> float:
@@ -46,7 +54,8 @@ def _clue(seen: Sight, q: Queue, reserves: bool, waste: float) -> Clue:
     full_batch = q.at_limit and not math.isnan(limit)
     taken_back = seen.said("retraction") + (seen.growth("req_preempted_total") > 0)
     sure = (0.55 if reserves else 0.4) + (0.1 if waste >= WASTE else 0.0) + (0.05 if q.looks > 1 else 0.0)
-    sure = 0.25 if full_batch or taken_back else min(sure, 0.7)
+    roomy = q.kv < LOW_KV
+    sure = 0.25 if full_batch or taken_back else min(sure, 0.7 if roomy else 0.45)
     ratio = seen.fact("output_reserve_ratio")
     return Clue(
         "max_tokens_over_reservation",
@@ -60,7 +69,7 @@ def _clue(seen: Sight, q: Queue, reserves: bool, waste: float) -> Clue:
         "queue",
         evidence=(
             told(seen, "req_waiting", q.waiting, MANY, ">="),
-            told(seen, "kv_usage_ratio", q.kv, LOW_KV, "<"),
+            told(seen, "kv_usage_ratio", q.kv, LOW_KV if roomy else FULL, "<"),
             told(
                 seen,
                 "req_running",
@@ -76,7 +85,10 @@ def _clue(seen: Sight, q: Queue, reserves: bool, waste: float) -> Clue:
             *(() if taken_back else (not_this("preemption_storm", "nobody was retracted"),)),
         ),
         instead=instead(
-            ("admission_deferred", 0.3), ("head_of_line_blocking", 0.25), *((("overload", 0.5),) if full_batch else ())
+            *(() if roomy else (("long_context_kv_pressure", 0.4),)),
+            ("admission_deferred", 0.3),
+            ("head_of_line_blocking", 0.25),
+            *((("overload", 0.5),) if full_batch else ()),
         ),
         explains=("head_of_line_blocking", "overload"),
         ended_at=None if q.lasts else q.last.at,

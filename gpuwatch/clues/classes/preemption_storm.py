@@ -20,6 +20,7 @@ from ..track import Sight
 PER_FINISHED = 0.5
 MANY = 5.0
 COLLAPSE = 0.5
+ONCE = 0.4
 
 
 def clues(s: Sighting) -> Iterator[Clue]:
@@ -106,6 +107,8 @@ def _by_messages(seen: Sight, looks: list[Moment]) -> Clue | None:
     if not (collapsed or many or kv >= FULL):
         return None
     sure = 0.5 + (0.15 if collapsed else 0.0) + (0.1 if many else 0.0) + (0.05 if kv >= FULL else 0.0)
+    if not (collapsed or many):
+        sure = ONCE  # a pool that is full takes one back: that alone is no storm
     rule = "kv_offload_stall" if swap and collapsed else "preemption_storm"
     fell = f"; tokens went {max(before):.3g} → {max(after[-3:]):.3g}/s after it" if collapsed else ""
     return Clue(

@@ -78,16 +78,18 @@ def _no_hits(seen: Sight) -> Iterator[Clue]:
 def _lost(seen: Sight) -> Iterator[Clue]:
     """The engine says that it computes whole prompts again for want of their cache."""
     said = seen.notices.get("reprocessed")
-    if said is None or said.count < AGAIN:
+    if said is None:
         return
+    often = said.count >= AGAIN
     yield Clue(
         "prefix_cache_collapse",
         seen.subject,
-        0.6,
-        f"{said.count} whole prompts were computed again because what the cache held of them could not be used.",
+        0.6 if often else 0.45,
+        f"{said.count} whole prompt{'s were' if said.count > 1 else ' was'} computed again because what the cache held of "
+        "it could not be used." + ("" if often else " Once or twice is no incident."),
         said.first_at,
         "reprocessed",
-        "ticket",
+        "ticket" if often else "info",
         "cache",
         named=True,
         evidence=(counted("reprocessed", said.count),),

@@ -26,6 +26,7 @@ def clues(s: Sighting) -> Iterator[Clue]:
     """Starts of every engine."""
     for seen in s.engines:
         yield from _does_not_fit(seen)
+        yield from _gave_up(seen)
         yield from _warm_up_cut(seen)
         yield from _phases(seen)
 
@@ -56,6 +57,27 @@ def _does_not_fit(seen: Sight) -> Iterator[Clue]:
         explains=("engine_crash", "cold_start"),
         named=True,
         look_next="who else holds memory on the device, and whether two engines started on it at once",
+    )
+
+
+def _gave_up(seen: Sight) -> Iterator[Clue]:
+    """The engine ended while it was starting, and does not say why in this message."""
+    said = seen.notices.get("start_failed")
+    if said is None or "does_not_fit" in seen.notices or "out_of_memory" in seen.notices:
+        return
+    yield Clue(
+        "start_failure",
+        seen.subject,
+        0.6,
+        f"The engine gave up while it was starting ({said.count} messages); what stopped it stands above this message.",
+        said.first_at,
+        "gave_up",
+        "ticket",
+        evidence=(counted("start_failed", said.count),),
+        instead=instead(("engine_crash", 0.3)),
+        explains=("engine_crash", "cold_start"),
+        named=True,
+        look_next="the first error above it: memory, a missing file, an unsupported model or device",
     )
 
 

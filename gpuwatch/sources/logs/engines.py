@@ -5,7 +5,7 @@ A line is searched for literals (fast, linear); only where one stands, its reade
 
 from __future__ import annotations
 
-from . import device, errors, llamacpp, lmdeploy, sglang, tgi, trtllm, vllm, vllm_events, vllm_start
+from . import deaths, device, errors, llamacpp, lmdeploy, ollama, sglang, tgi, trtllm, vllm, vllm_events, vllm_start
 from .found import Found, Phrase, Stats
 
 PHRASES: tuple[Phrase, ...] = (
@@ -17,7 +17,9 @@ PHRASES: tuple[Phrase, ...] = (
     *trtllm.PHRASES,
     *llamacpp.PHRASES,
     *tgi.PHRASES,
+    *ollama.PHRASES,
     *device.PHRASES,
+    *deaths.PHRASES,
     *errors.PHRASES,
 )
 

@@ -24,11 +24,11 @@ _HAVE = re.compile(rf"available KV cache memory \({_SIZE}\)")
 _COLLECTIVE_RANK = re.compile(r"\[?[Rr]ank ?(\d{1,5})\]")
 _OPERATION = re.compile(r"OpType=([A-Z_]{1,32})")
 _RAN_FOR = re.compile(r"ran for (\d{1,12}) milliseconds")
+_STUCK_FOR = re.compile(r"watchdog got stuck for (\d{1,9}) seconds")
 _WEIGHTS = re.compile(r"(awq|gptq|fp8|fp4|bitsandbytes|gguf)\w{0,16} quantization is not fully optimized")
 _NATIVE = re.compile(r"native support for (FP8|FP4|NVFP4|MXFP4)")
 _PROMPT = re.compile(r"[Pp]rompt \((\d{1,12}) tokens\).{0,120}?(?:limit of (\d{1,12})|capacity)")
 _INPUT = re.compile(r"Input length \((\d{1,12}) tokens\) exceeds the maximum allowed length \((\d{1,12}) tokens\)")
-_WORKER = re.compile(r"Worker proc \S{1,64} died unexpectedly")
 
 
 def _out_of_memory(text: str, at: int) -> tuple[Found, ...]:
@@ -77,6 +77,14 @@ def _collective(text: str, at: int) -> tuple[Found, ...]:
     return (Notice("collective_timeout", detail),)
 
 
+def _stuck(text: str, at: int) -> tuple[Found, ...]:
+    """The library's own monitor: its watchdog waits for a collective that does not return."""
+    rank = _COLLECTIVE_RANK.search(text[max(0, at - 120) : at])
+    found = _STUCK_FOR.search(text[at : at + 120])
+    detail = {"rank": rank[1]} if rank else {}
+    return (Notice("collective_timeout", {**detail, **({"seconds": found[1]} if found else {})}),)
+
+
 def _slow_weights(text: str, at: int) -> tuple[Found, ...]:
     found = _WEIGHTS.search(text[max(0, at - 64) : at + 64])
     return (Notice("slow_kernel_fallback", {"method": found[1] if found else "unknown"}),)
@@ -100,10 +108,6 @@ def _input_too_long(text: str, at: int) -> tuple[Found, ...]:
     return (Notice("unschedulable", {"need_tokens": found[1], "have_tokens": found[2]}),) if found else ()
 
 
-def _worker_died(text: str, at: int) -> tuple[Found, ...]:
-    return (Notice("process_crashed"),) if _WORKER.match(text, at) else ()
-
-
 def _shutting_down(text: str, at: int) -> tuple[Found, ...]:
     return (Notice("stopped"),) if at == 0 else ()
 
@@ -115,8 +119,12 @@ PHRASES = (
     Phrase("EngineDeadError", "", says("engine_dead")),
     Phrase("EngineCore encountered a fatal error", "", says("engine_dead")),
     Phrase("EngineCore encountered an issue", "", says("engine_dead")),
-    Phrase("Worker proc ", "", _worker_died),
     Phrase("Watchdog caught collective operation timeout", "", _collective),
+    Phrase("Heartbeat monitor timed out", "", _stuck),
+    Phrase("watchdog got stuck for ", "", _stuck),
+    Phrase("Engine iteration timed out", "", says("watchdog_timeout")),
+    Phrase("RPC call to execute_model timed out", "", says("watchdog_timeout")),
+    Phrase("RPC call to sample_tokens timed out", "", says("watchdog_timeout")),
     Phrase("uncorrectable ECC error", "", says("ecc_error")),
     Phrase("quantization is not fully optimized", "", _slow_weights),
     Phrase("does not have native support for FP", "", _not_native),

@@ -26,6 +26,7 @@ class Stats(msgspec.Struct, frozen=True):
     counts: dict[str, float] = {}
     totals: dict[str, float] = {}
     momentary: dict[str, float] = {}
+    unknown: frozenset[str] = frozenset()  # gauges that stood and are not known any more
     rank: int | None = None
     took_s: float = 0.0  # how long the step took that the line is about; places lines in a log without times
 

@@ -11,7 +11,7 @@ NOTICES: dict[str, str] = {
     "preemption": "a running request lost its KV (mode: recompute or swap; total: cumulative where it is said)",
     "retraction": "running requests were taken back (retracted, aborted, new_token_ratio_from, new_token_ratio_to)",
     "unschedulable": "a request can never or not now be scheduled (need_tokens, have_tokens)",
-    "does_not_fit": "the configured length does not fit into the KV pool (need_bytes, have_bytes, need_tokens)",
+    "does_not_fit": "the configured length does not fit into the KV pool (need_bytes, have_bytes, need_tokens, have_tokens)",
     "queue_full": "a request was refused because the queue is full",
     "queue_timeout": "a request was refused because it had waited too long",
     "context_shift": "a slot threw away half of its context to go on (n_keep, n_left, n_discard)",
@@ -26,6 +26,9 @@ NOTICES: dict[str, str] = {
     "collective_timeout": "a collective did not end (rank, operation, seconds): the rank named is a victim",
     "broadcast_block_wait": "a worker did not take what it was sent (seconds); also printed during long compiles",
     "process_crashed": "a process of the engine ended by itself (code)",
+    "start_failed": "the engine gave up while it was starting (code); the cause stands above it",
+    "killed_for_memory": "the kernel ended a process for want of host memory (own: its name is one of an engine's, 0 or 1; "
+    "limited: by its container's limit, 0 or 1; resident_bytes)",
     "health_failed": "the engine failed its own health check (seconds)",
     "stopped": "the server was told to stop",
     "restarted": "another run begins in the same log",

@@ -18,6 +18,8 @@ LONGEST_HOLD_S = 7200.0
 """Offline, a silence is told for so long at most."""
 _LATE_SECONDS = 60
 """Live, so many seconds are told at once at most, as after a pause of the machine."""
+DILUTED = 0.25
+"""After a standstill, the rate of the first line is at most so much of the rate before it."""
 _SLOWEST_S = 60.0
 """Lines that come less often than this do not stand for longer."""
 
@@ -33,6 +35,7 @@ class Pace:
         self.diluted = 0
         self._lookback = lookback
         self._rises: dict[str, Rise] = {}
+        self._rates: dict[str, float] = {}
         self._moved = False
         self._rhythm = Rhythm(self.policy.interval_s)
         self._second = -math.inf  # the last whole second that has been told
@@ -47,7 +50,11 @@ class Pace:
         if stats.rates and not any(stats.rates.values()):
             self.gauges.update(stats.gauges)  # nothing moved since the line before: what stands now stood all the time
         rows = self.rows(at) if early is None else early
+        if self._lookback and self._was_cut(gap, stats):
+            rows = [row for row in rows if self._in_reach(row[0])]
         self.gauges.update(stats.gauges)
+        for name in stats.unknown:
+            self.gauges.pop(name, None)
         if not good:
             self.gauges = {name: value for name, value in self.gauges.items() if not name.endswith("_per_second")}
         for name, more in stats.counts.items():
@@ -55,6 +62,7 @@ class Pace:
         for name, total in stats.totals.items():
             self._rise(name).set(total)
         if is_line:
+            self._rates = {name: max(rate, 0.0) for name, rate in stats.rates.items()} or self._rates
             self._moved = any(rate > 0 for rate in stats.rates.values())
             if gap > 0:
                 self._rhythm.learn(gap)
@@ -107,6 +115,13 @@ class Pace:
 
     def _in_reach(self, t: float) -> bool:
         return t - self.line_at <= max(3.0, self.policy.reach * min(self._rhythm.usual_s, _SLOWEST_S))
+
+    def _was_cut(self, gap: float, stats: Stats) -> bool:
+        """Whether lines are missing before this one. A loop that stood still for `gap` would have diluted the rate that
+        ends it to a small part of what it was; one that is as high as ever says that tokens came all the while."""
+        if self.policy.silence != "stuck" or not gap > self.policy.reach * min(self._rhythm.usual_s, _SLOWEST_S):
+            return False
+        return any(rate > DILUTED * self._rates.get(name, 0.0) and rate > 0 for name, rate in stats.rates.items())
 
     def _row(self, t: float) -> dict[str, float]:
         row = dict(self.gauges)

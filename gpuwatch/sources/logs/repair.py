@@ -22,6 +22,7 @@ _REST_CHARS = 2048
 _MOST_RECORDS = 64
 _HEADS = (
     "Engine 0", "Engines Aggregated:", "Avg prompt", "Avg thr ", "Decode batch", "Prefill batch", "global_rank =",
+    '"Active Request Count',
 )  # fmt: skip
 
 

@@ -132,7 +132,11 @@ def _timed(kind: str, text: str, at: int) -> tuple[Found, ...]:
 
 
 def _transfer(text: str, at: int) -> tuple[Found, ...]:
-    timed_out = "timed out" in text[at : at + 512]
+    """A request that its client has given up is no failure of the transfer."""
+    tail = text[at : at + 512]
+    if "Aborted by AbortReq" in tail:
+        return (Notice("aborted"),)
+    timed_out = "timed out" in tail
     return _timed("transfer_timeout" if timed_out else "transfer_failed", text, at)
 
 
@@ -158,7 +162,7 @@ PHRASES = (
     Phrase("Received output for rid=", "sglang", says("orphan_output")),
     Phrase("Prefill out of memory. Try to lower", "sglang", says("out_of_memory", phase="prefill")),
     Phrase("Decode out of memory. Try to lower", "sglang", says("out_of_memory", phase="decode")),
-    Phrase("watchdog timeout (self.watchdog_timeout", "sglang", lambda text, at: _timed("watchdog_timeout", text, at)),
+    Phrase("atchdog timeout (self.watchdog_timeout", "sglang", lambda text, at: _timed("watchdog_timeout", text, at)),
     Phrase("The request queue is full.", "", says("queue_full")),
     Phrase("Request waiting timeout reached.", "sglang", says("queue_timeout")),
     Phrase("Health check failed. Server couldn't", "sglang", lambda text, at: _timed("health_failed", text, at)),
@@ -166,6 +170,8 @@ PHRASES = (
     Phrase("Prefill transfer failed for request", "sglang", _transfer),
     Phrase("Prefill bootstrap failed for request", "sglang", _transfer),
     Phrase("Decode handshake failed for request", "sglang", _transfer),
+    Phrase("Some requests fail to receive KV Cache transfer done signal", "sglang", says("transfer_timeout")),
+    Phrase("Some requests timed out when bootstrapping", "sglang", says("transfer_timeout")),
     Phrase("crashed with exit code ", "sglang", _crashed),
     Phrase("queue_duration=", "sglang", _request_times),
 )

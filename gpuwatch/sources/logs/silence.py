@@ -37,4 +37,5 @@ POLICIES: dict[str, Policy] = {
     "trtllm": Policy(1.0, dilutes=True, held=False),
     "llamacpp": Policy(1.0, "events"),
     "tgi": Policy(1.0, held=False),
+    "ollama": Policy(1.0, held=False),
 }

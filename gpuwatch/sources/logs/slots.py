@@ -5,6 +5,7 @@ from __future__ import annotations
 from .found import Slot, Stats
 
 MOST_SLOTS = 4096
+_SPEED = frozenset({"generated_tokens_per_second"})
 
 
 class Slots:
@@ -25,4 +26,5 @@ class Slots:
         speeds = [speed for speed in self._busy.values() if speed is not None]
         if speeds or not self._busy:
             gauges["generated_tokens_per_second"] = sum(speeds)
-        return Stats("llamacpp", gauges)
+            return Stats("llamacpp", gauges)
+        return Stats("llamacpp", gauges, unknown=_SPEED)  # taken, and nobody has said how fast it is

@@ -16,7 +16,7 @@ from .pairs import pairs
 _ITER = re.compile(r"\biter = \d")
 _FETCHED = re.compile(r"currank_total_requests = (\d{1,12})/(\d{1,12})")
 _SECONDS = re.compile(rf"\b(host_step_time|elapsed_time|prev_device_step_time) = ({NUMBER}) ?(ms|s)\b")
-_JSON_PAIR = re.compile(rf'"([A-Za-z][A-Za-z ]{{1,48}})": ?({NUMBER})')
+_JSON_PAIR = re.compile(rf'\\?"([A-Za-z][A-Za-z ]{{1,48}})\\?": ?({NUMBER})')
 _BACK_CHARS = 200
 
 
@@ -65,7 +65,7 @@ def _detail(times: dict[str, float], said: dict[str, float]) -> dict[str, str]:
 
 
 def _json(text: str, at: int) -> tuple[Found, ...]:
-    """The C++ runtime's line: requests, blocks and the iteration counter."""
+    """The C++ runtime's line: requests, blocks and the iteration counter. Triton quotes it, with its quotes escaped."""
     said = {name: float(number) for name, number in _JSON_PAIR.findall(text[max(0, at - 512) : at + 2048])}
     active, scheduled = said.get("Active Request Count"), said.get("Scheduled Requests")
     used, blocks = said.get("Used KV cache blocks"), said.get("Max KV cache blocks")
@@ -98,7 +98,7 @@ def _dummy(text: str, at: int) -> tuple[Found, ...]:
 
 PHRASES = (
     Phrase("global_rank = ", "trtllm", _iteration),
-    Phrase('"Active Request Count"', "trtllm", _json),
+    Phrase('"Active Request Count', "trtllm", _json),
     Phrase("Skipped adding dummy requests:", "trtllm", _dummy),
     Phrase("is disconnected, abort", "trtllm", says("client_disconnected")),
     Phrase("Can not find sequence for request", "trtllm", says("sequence_not_found")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .found import Found, Notice, Phrase, Stats
+from .found import Found, Notice, Phrase, Stats, says
 from .numbers import NUMBER, text_of
 from .pairs import pairs
 
@@ -15,7 +15,8 @@ _ITERATION = re.compile(
     rf"Iteration\((\d{{1,15}})\): (\d{{1,9}}) context requests, (\d{{1,9}}) context tokens, (\d{{1,9}}) generation requests, "
     rf"(\d{{1,9}}) generation tokens, iteration elapsed time: ({NUMBER}) ms"
 )
-_MAILBOX = re.compile(rf"broadcast block found in ({NUMBER}) second")
+_MAILBOX = re.compile(rf"No available (?:shared memory broadcast )?block found in ({NUMBER}) second")
+_WITHIN = re.compile(rf"within ({NUMBER}) seconds")
 _LOST = re.compile(r"Preempting request .{1,200}?(\d{1,9}) computed tokens lost")
 
 
@@ -93,6 +94,12 @@ def _pulling(text: str, at: int) -> tuple[Found, ...]:
     return (Notice("transfer_timeout" if "Timeout" in tail else "transfer_failed"),)
 
 
+def _expired(text: str, at: int) -> tuple[Found, ...]:
+    """The prefill side keeps what nobody fetched, and lets it go after a time."""
+    within = _WITHIN.search(text[at : at + 400])
+    return (Notice("transfer_timeout", {"seconds": text_of(float(within[1]))} if within else {}),)
+
+
 def _aborted(text: str, at: int) -> tuple[Found, ...]:
     return (Notice("aborted"),)
 
@@ -105,6 +112,9 @@ PHRASES = (
     Phrase("Speculative metrics:", "vllm", speculation),
     Phrase("Iteration(", "vllm", _iteration),
     Phrase("No available shared memory broadcast block found", "", _mailbox),
+    Phrase("No available block found in ", "", _mailbox),
     Phrase("pulling kv_caches for ", "vllm", _pulling),
+    Phrase("Releasing expired KV blocks for request", "vllm", _expired),
+    Phrase("NIXL transfer failure", "vllm", says("transfer_failed")),
     Phrase("Aborted request", "vllm", _aborted),
 )

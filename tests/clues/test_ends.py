@@ -1,0 +1,59 @@
+"""Ends of processes, failed starts, kernel messages and single retractions as short evidence, each with its neighbour."""
+
+from __future__ import annotations
+
+from tests.clues.looks import Evidence, candidates_of, first, named
+
+
+def test_an_engine_killed_for_host_memory_is_its_crash_and_another_process_is_a_remark():
+    found = first(Evidence().say(0, "killed_for_memory", own=1, limited=1, resident_bytes=2**34))
+    assert (found.rule, found.mechanism, found.severity) == ("engine_crash", "killed_for_memory", "ticket")
+    assert "host_memory_leak" in candidates_of(found)
+    assert "16.00 GiB" in found.summary
+    other = first(Evidence().say(0, "killed_for_memory", own=0, limited=0))
+    assert other.severity == "info"
+
+
+def test_an_engine_that_gives_up_while_it_starts_failed_to_start_and_memory_names_it_better():
+    assert first(Evidence().say(0, "start_failed")).mechanism == "gave_up"
+    better = Evidence().say(0, "does_not_fit", need_tokens=9000, have_tokens=4000).say(0, "start_failed")
+    assert [i.mechanism for i in [first(better)]] == ["does_not_fit"]
+
+
+def test_a_code_that_follows_from_a_link_error_is_the_devices():
+    found = first(Evidence("").say(0, "xid", code=45, previous=149))
+    assert found.rule == "gpu_hardware_fault"
+    assert first(Evidence("").say(0, "xid", code=45)).rule == "engine_crash", "alone it follows from something unknown"
+
+
+def test_one_request_taken_back_at_a_full_pool_is_no_storm():
+    looks = Evidence("sglang")
+    for at in range(0, 40, 8):
+        looks.line(at, gen=11, running=2, waiting=0, kv=1.0)
+    assert named(looks.say(41, "retraction", retracted=1)) in (["unknown"], [])
+    assert first(looks.say(42, "retraction", retracted=6)).rule == "preemption_storm"
+
+
+def test_a_leak_of_the_pool_that_ends_the_scheduler_keeps_its_name():
+    found = first(Evidence("sglang").say(0, "memory_leak_detected").say(1, "process_crashed"))
+    assert (found.mechanism, found.severity) == ("kv_pool_leak", "page")
+
+
+def test_few_that_run_many_that_wait_and_free_blocks_are_spoken_for_where_output_is_reserved():
+    def line(engine: str, running: int) -> Evidence:
+        return Evidence(engine).facts(max_num_seqs="256", engine_kind=engine).look(
+            0, source="log", req_running=running, req_waiting=90, kv_usage_ratio=0.78
+        )  # fmt: skip
+
+    found = first(line("trtllm", 5))
+    assert found.rule == "max_tokens_over_reservation"
+    assert "long_context_kv_pressure" in candidates_of(found)
+    assert "max_tokens_over_reservation" not in named(line("vllm", 5)), "vLLM reserves nothing"
+
+
+def test_slots_tell_at_the_end_so_a_few_silent_seconds_are_no_hang():
+    looks = Evidence("llamacpp").facts(engine_kind="llamacpp")
+    looks.look(0, source="log", req_running=0, generated_tokens_per_second=0, generated_tokens_total=90)
+    for at in (1, 2, 3, 4):
+        looks.look(at, source="log", req_running=1, generated_tokens_total=90)
+    assert named(looks) == []
