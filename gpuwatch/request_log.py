@@ -96,7 +96,7 @@ class FinishedRequests:
 
     def forget(self, now: float) -> None:
         """Count what waits in vain for its whole; drop what is too old, and the oldest rows beyond the bound (counted)."""
-        self._settle(now)
+        self.settle(now)
         if self.counted and next(iter(self.counted.values())) < now - 2 * LATE_S:
             self.counted = {r: at for r, at in self.counted.items() if at >= now - LATE_S}
         while self.blocks and (self.blocks[0][:, 1].max() < now - KEEP_S or self.rows > MAX_ROWS):
@@ -105,7 +105,8 @@ class FinishedRequests:
             self.rows -= len(self.blocks.popleft())
             self.ids.popleft()
 
-    def _settle(self, now: float) -> None:
+    def settle(self, now: float) -> None:
+        """Count requests whose whole has not come ten seconds after their first span."""
         old = [r for r, rows in self.pending.items() if rows[0][0] < now - UNFINISHED_S]
         if old:
             request = np.array([r for r in old for _ in self.pending[r]], np.uint64)

@@ -16,7 +16,12 @@ def what_it_cannot_tell(s: Sighting) -> list[str]:
     out: list[str] = []
     looks = max((e.count for e in s.engines), default=0)
     if s.engines and not looks:
-        out.append("No reading of an engine: what is said rests on messages alone.")
+        spans = any(e.requests is not None for e in s.engines)
+        out.append(
+            "No page or log of an engine: what is said rests on requests that finished; those that never did are in no span."
+            if spans
+            else "No reading of an engine: what is said rests on messages alone."
+        )
     if looks == 1:
         out.append(
             "One look: no rates, no growth, no order of events; whether tokens flow is not known unless a line says a rate."

@@ -65,6 +65,9 @@ class Sighting:
         for histogram in batch.histograms:
             if (seen := self.sight(histogram.subject)) is not None:
                 seen.take_histogram(histogram)
+        for spans in batch.spans:
+            if (seen := self.sight(spans.subject)) is not None:
+                seen.take_spans(spans, batch.received_at)
         for event in batch.events:
             if (seen := self.sight(event.subject)) is not None:
                 seen.see(event.at)

@@ -13,7 +13,8 @@ from collections import Counter
 import numpy as np
 
 from ..catalog import CATALOG
-from ..model import Event, Floats, Frame, Histogram, Info, Subject
+from ..model import Event, Floats, Frame, Histogram, Info, Spans, Subject
+from ..request_log import FinishedRequests
 
 LOOKS = 512
 KINDS = 64
@@ -21,6 +22,7 @@ NUMBERS = 16
 TEXTS = 32
 TIMES = 128
 FACTS = 64
+REQUESTS = 60_000
 
 
 class Track:
@@ -145,6 +147,7 @@ class Sight:
         self.facts: dict[str, str] = {}
         self.first_facts: dict[str, str] = {}
         self.histograms: dict[str, tuple[Histogram, Histogram]] = {}
+        self.requests: FinishedRequests | None = None
         self.polls = self.errors = self.empty = 0
         self.error, self.error_at, self.answered_at = "", math.nan, math.nan
         self.first_at = self.last_at = math.nan
@@ -224,6 +227,13 @@ class Sight:
             first, last = self.histograms.get(told.name, (told, told))
             self.histograms[told.name] = (first if told.count >= last.count else told, told)
 
+    def take_spans(self, spans: Spans, received_at: float) -> None:
+        """Finished requests, the first `REQUESTS` of them."""
+        self.requests = self.requests or FinishedRequests()
+        if self.requests.rows < REQUESTS:
+            self.requests.add(spans, received_at)
+            self.requests.take_fresh()
+
     # --- asking --------------------------------------------------------------------------------------------------
 
     def track(self, signal: str) -> Track | None:
@@ -265,6 +275,13 @@ class Sight:
         if n <= 0:
             n, total = last.count, last.sum
         return (total / n, n) if n > 0 else (math.nan, 0.0)
+
+    def finished(self) -> dict[str, Floats]:
+        """The columns of request_log.COLUMNS, one row a finished request, in the order of their ends; empty without spans."""
+        if self.requests is None:
+            return {}
+        self.requests.settle(math.inf)
+        return self.requests.window(-math.inf, math.inf)
 
     def said(self, *kinds: str) -> int:
         """How many notices of these kinds came."""

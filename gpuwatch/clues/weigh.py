@@ -34,6 +34,7 @@ CLASSES = (
     "head_of_line_blocking",
     "kv_pressure",
     "demand",
+    "late_requests",
     "runaway_generation",
     "retry_storm",
     "prefill_decode_interference",
