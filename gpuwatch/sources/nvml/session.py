@@ -10,7 +10,7 @@ from ..pace import Rates
 from .board import Board
 from .facts import clean
 from .gpm import Request
-from .library import CLOSED, GONE, Library, NvmlError, said
+from .library import CLOSED, REFUSALS, Library, NvmlError, said
 from .xid import EventThread
 
 MOST_BOARDS = 64
@@ -80,16 +80,16 @@ class Session:
         self.library.close()
 
     def _name(self, handle: object, index: int) -> str:
-        """The UUID; where a device has none to tell, its bus address or index."""
+        """The UUID; where a device has none to tell, its bus address or index. One that only fails now has no other name."""
         try:
             return clean(self.library.ask("nvmlDeviceGetUUID", handle)) or f"index-{index}"
         except NvmlError as error:
-            if error.code in CLOSED or error.code in GONE:
+            if error.code not in REFUSALS:
                 raise
         try:
             return clean(self.library.ask("nvmlDeviceGetPciInfo", handle).busId) or f"index-{index}"
         except NvmlError as error:
-            if error.code in CLOSED or error.code in GONE:
+            if error.code not in REFUSALS:
                 raise
         return f"index-{index}"
 

@@ -112,7 +112,9 @@ class NvmlSource:
             except NvmlError as error:
                 self._lose(session, str(error), look, now)
         look.events += self._absences.compare(self._session.boards if self._session else {}, now)
-        for uuid in self._absences.away:
+        away = self._absences.away  # among them boards that were read a moment before the driver was lost
+        look.frames = [frame for frame in look.frames if frame.subject.gpu.partition("/")[0] not in away]
+        for uuid in away:
             self._owners.pop(uuid, None)
             look.add(Subject(gpu=uuid), FAST, now, {"gpu_up": 0.0})
         why = self._why if self._session is None else None
