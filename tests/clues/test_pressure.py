@@ -151,3 +151,14 @@ def test_requests_that_all_waited_longer_than_they_were_served():
         quick.say(n, "request", queue_seconds=0.02, inference_seconds=1.4)
     assert first(late).rule == "overload"
     assert named(quick) == []
+
+
+def test_one_look_at_a_crowd_before_a_small_batch_and_an_empty_cache_is_overload():
+    found = first(Evidence().look(0, req_running=8, req_waiting=127, kv_usage_ratio=0.01))
+    assert (found.rule, found.mechanism) == ("overload", "batch_full")
+    assert found.confidence < 0.5, "one look"
+    assert [e.op for e in found.evidence if e.signal == "req_waiting"] == [""], "one look has no earlier value"
+
+
+def test_one_look_at_a_short_queue_before_a_small_batch_does_not_decide():
+    assert first(Evidence().look(0, req_running=8, req_waiting=11, kv_usage_ratio=0.01)).rule == "unknown"

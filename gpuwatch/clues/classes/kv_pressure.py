@@ -24,6 +24,8 @@ LONG_SHARE, HUGE_SHARE = 0.04, 0.1
 HOURS_S = 1800.0
 LARGE = 64.0
 """A batch of exactly 64, 128 or 256 is a limit, not a coincidence; one of 8 may be either."""
+CROWD, CROWDED, HALF_EMPTY = 16.0, 4.0, 0.5
+"""So many waiting, and so many times the batch, before a cache that is half empty: a small batch is at its limit, too."""
 SOON_S = 600.0
 RAMP_LOOKS = 4
 RETRIES = 3
@@ -123,7 +125,8 @@ def _full(seen: Sight, q: Queue) -> Iterator[Clue]:
 
 def _batch_full(seen: Sight, q: Queue) -> Clue:
     told_so = not math.isnan(q.limit)
-    likely = q.waiting >= 8 and (q.looks > 1 or q.running >= LARGE)
+    crowd = q.waiting >= max(CROWD, CROWDED * q.running) and q.kv < HALF_EMPTY
+    likely = q.waiting >= 8 and (q.looks > 1 or q.running >= LARGE or crowd)
     sure = 0.6 if told_so and q.looks > 1 else 0.5 if told_so or (likely and q.looks > 1) else 0.45 if likely else 0.35
     at = f"its limit of {q.limit:.0f}" if told_so else f"{q.running:.0f}, which looks like its limit"
     return Clue(
@@ -138,7 +141,9 @@ def _batch_full(seen: Sight, q: Queue) -> Clue:
         "queue",
         evidence=_numbers(seen, q, math.nan),
         ruled_out=_flows(q),
-        instead=instead(("max_tokens_over_reservation", 0.25)),
+        instead=instead(
+            ("head_of_line_blocking" if seen.engine_kind == "vllm" else "max_tokens_over_reservation", 0.25)
+        ),
         ended_at=None if q.lasts else q.last.at,
         look_next="the batch limit (max_num_seqs), and whether completions rise with it",
     )
@@ -209,7 +214,7 @@ def _queue_words(q: Queue) -> str:
 def _numbers(seen: Sight, q: Queue, lengths: float) -> tuple:  # type: ignore[type-arg]
     rows = [
         told(seen, "kv_usage_ratio", q.kv, FULL, ">=" if q.full else "<", q.span_s),
-        told(seen, "req_waiting", q.waiting, q.first.waiting, "was", q.span_s),
+        told(seen, "req_waiting", q.waiting, *((q.first.waiting, "was", q.span_s) if q.looks > 1 else ())),
         told(seen, "req_running", q.running, q.limit if not math.isnan(q.limit) else None, ""),
         told(seen, "generated_tokens_per_second", q.last.generated),
         told(seen, "prompt_tokens_per_second", q.last.prompt),
