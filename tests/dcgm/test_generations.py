@@ -227,7 +227,7 @@ _labels = st.dictionaries(
     st.sampled_from(
         ["UUID", "uuid", "gpu", "GPU_I_ID", "pod", "exported_pod", "Hostname", "xid", "serial_number", "job"]
     ),
-    st.text(st.characters(exclude_characters='"\\\n'), max_size=8),
+    st.text(st.characters(exclude_characters='"\\\n', exclude_categories=("Cs",)), max_size=8),
 )
 
 
