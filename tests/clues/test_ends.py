@@ -57,3 +57,32 @@ def test_slots_tell_at_the_end_so_a_few_silent_seconds_are_no_hang():
     for at in (1, 2, 3, 4):
         looks.look(at, source="log", req_running=1, generated_tokens_total=90)
     assert named(looks) == []
+
+
+def test_a_failed_kernel_is_a_crash_unless_the_kernels_log_knows_better():
+    found = first(Evidence().say(0, "device_error", times=3))
+    assert (found.rule, found.mechanism) == ("engine_crash", "device_error")
+    assert "gpu_hardware_fault" in candidates_of(found)
+    both = Evidence().say(0, "device_error").say(0, "xid", code=79)
+    assert named(both) == ["gpu_hardware_fault"]
+    assert first(Evidence().say(0, "device_error").say(1, "engine_dead")).mechanism == "engine_dead"
+
+
+def test_a_burst_that_is_being_let_in_is_no_reservation_and_one_that_stands_is():
+    def burst(waiting: list[int]) -> Evidence:
+        looks = Evidence("sglang").facts(engine_kind="sglang")
+        for n, queue in enumerate(waiting):
+            looks.line(10 * n, prompt=4000, gen=300, running=20 + n, waiting=queue, kv=0.1)
+        return looks
+
+    assert "max_tokens_over_reservation" not in named(burst([180, 160, 140, 120]))
+    assert "max_tokens_over_reservation" in named(burst([180, 185, 182, 184]))
+
+
+def test_a_line_of_prompts_that_have_just_come_is_no_interference():
+    just = Evidence().line(0, prompt=1400, gen=1.5, running=3, waiting=0, kv=0.07)
+    for at in (1, 2, 3):  # the same line, second by second
+        just.line(at, prompt=1400, gen=1.5, running=3, waiting=0, kv=0.07)
+    assert named(just) == []
+    again = just.line(10, prompt=1500, gen=1.2, running=3, waiting=0, kv=0.09)
+    assert "prefill_decode_interference" in named(again)

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from gpuwatch.sources.logs.kinds import NOTICES
-from tests.logs.told import kinds, notices, read, rows
+from tests.logs.told import facts, kinds, notices, read, rows
 
 GIB = 2**30
 SAID = {
@@ -31,6 +31,12 @@ SAID = {
     "(Worker_TP0 pid=7) ERROR 07-28 06:40:59 [nixl_connector.py:1] NIXL transfer failure: handshake_setup_failed | Context: {}": {"kind": "transfer_failed"},
     "[2026-07-28 06:40:59 TP0] Some requests fail to receive KV Cache transfer done signal after bootstrapping. If": {"kind": "transfer_timeout"},
     "[2026-07-28 06:40:59 TP0] Prefill bootstrap failed for request rank=0 with exception KVTransferError(bootstrap_room=7): Aborted by AbortReq.": {"kind": "aborted"},
+    "ERROR 07-28 06:40:59 async_llm_engine.py:5] Engine background task failed": {"kind": "engine_dead"},
+    "(EngineCore pid=7) ERROR 07-28 06:40:59 [core.py:1] EngineCore failed to start.": {"kind": "start_failed"},
+    "torch.AcceleratorError: CUDA error: an illegal memory access was encountered": {"kind": "device_error"},
+    "  what():  [TM][ERROR] CUDA runtime error: out of memory /src/allocator.h:7": {"kind": "out_of_memory"},
+    "Jun 28 08:05:43 node systemd[1]: ollama.service: Failed with result 'oom-kill'.": {"kind": "killed_for_memory", "own": "1"},
+    "Jun 28 08:05:43 node systemd[1]: backup.service: Failed with result 'oom-kill'.": {"kind": "killed_for_memory", "own": "0"},
     'time=2026-07-28T06:40:59.637Z level=ERROR source=server.go:1 msg="llama runner terminated" error="signal: killed"': {"kind": "process_crashed", "code": "-9"},
     'time=2026-07-28T06:40:59.637Z level=ERROR source=sched.go:1 msg="error loading llama server" error="llama runner process has terminated: exit status 2"': {"kind": "start_failed", "code": "2"},
 }  # fmt: skip
@@ -95,3 +101,22 @@ def test_a_slot_that_is_taken_has_no_speed_until_it_says_one():
         "slot print_timing: id  1 | task 9 | n_decoded =    40, tg =  12.50 t/s",
     ))  # fmt: skip
     assert [row.get("generated_tokens_per_second") for row in found] == [0.0, None, 12.5]
+
+
+def test_older_servers_say_how_many_slots_are_in_use():
+    line = (
+        '{{"function":"process_single_task","level":"INFO","msg":"slot data","n_idle_slots":6,"n_processing_slots":{}}}'
+    )
+    assert [row["req_running"] for row in rows(read(line.format(2), line.format(0)))] == [2, 0]
+
+
+def test_tgi_says_its_pool_and_its_limits_when_it_starts():
+    said = read(
+        "2026-07-28T06:40:59.191040Z  INFO text_generation_launcher: KV-cache blocks: 9000, size: 16",
+        "2026-07-28T06:41:01.047823Z  INFO text_generation_router_v3: backends/v3/src/lib.rs:1: Setting max batch total tokens to 144000",
+        "2026-07-28T06:41:01.047870Z  INFO text_generation_router: src/main.rs:1: Maximum total tokens defaulted to 8192",
+    )
+    assert facts(said) == {
+        "kv_total_blocks": "9000", "kv_block_tokens": "16", "kv_capacity_tokens": "144000", "max_model_len": "8192",
+    }  # fmt: skip
+    assert kinds(said) == []

@@ -30,6 +30,8 @@ def clues(s: Sighting) -> Iterator[Clue]:
             yield _out_of_memory(seen, oom, dead)
         elif dead is not None and "memory_leak_detected" not in seen.notices:
             yield _dead(seen, dead)
+        elif "device_error" in seen.notices and not {"xid", "ecc_error", "start_failed"} & set(seen.notices):
+            yield _device_error(seen, seen.notices["device_error"])
         if (killed := seen.notices.get("killed_for_memory")) is not None:
             yield _killed(seen, killed)
         if (leak := seen.notices.get("memory_leak_detected")) is not None:
@@ -168,6 +170,25 @@ def _dead(seen: Sight, dead: Notice) -> Clue:
     )
 
 
+def _device_error(seen: Sight, said: Notice) -> Clue:
+    """A kernel failed and the context with it; the line that reports it need not be the one that did it."""
+    return Clue(
+        "engine_crash",
+        seen.subject,
+        0.6,
+        f"A kernel failed on the device ({said.count} messages): everything of this process on it is lost. Such errors are "
+        "reported late, by whichever call comes next.",
+        said.first_at,
+        "device_error",
+        "ticket",
+        evidence=(counted("device_error", said.count),),
+        instead=instead(("gpu_hardware_fault", 0.3)),
+        explains=("engine_hang", "prefill_decode_interference"),
+        named=True,
+        look_next="XIDs in the kernel's log at that time, and whether the same request does it on another device",
+    )
+
+
 def _killed(seen: Sight, killed: Notice) -> Clue:
     """The kernel says whom it killed; only an engine's own end is the engine's incident."""
     ours = "1" in killed.words.get("own", {})
@@ -205,6 +226,7 @@ CAUSES = frozenset(
         "memory_leak_detected",
         "transfer_failed",
         "killed_for_memory",
+        "device_error",
     }
 )
 

@@ -20,6 +20,7 @@ LOW_KV = 0.6
 MANY = 8.0
 WASTE = 8.0
 LOPSIDED = 4.0
+DRAINED = 0.9
 
 
 def clues(s: Sighting) -> Iterator[Clue]:
@@ -32,10 +33,17 @@ def clues(s: Sighting) -> Iterator[Clue]:
             continue
         if q.flowing is False and q.looks > 1:
             continue
+        if _drains(q):
+            continue
         reserves = seen.engine_kind.lower() in RESERVING or seen.fact("output_reserve_ratio") > 0
         waste = _waste(seen)
         if reserves or (waste >= WASTE and q.kv < LOW_KV):
             yield _clue(seen, q, reserves, waste)
+
+
+def _drains(q: Queue) -> bool:
+    """The queue shrinks because requests are let in: a burst on its way, whatever admission sets aside for each."""
+    return q.looks > 1 and q.admitting is True and q.waiting <= DRAINED * q.first.waiting
 
 
 def _lopsided(q: Queue) -> bool:

@@ -41,7 +41,10 @@ def _throughput(seen: Sight, enough_each: float) -> Clue | None:
     worst = min(starved, key=lambda m: m.each)
     usual = max(calm, default=math.nan)
     before_after = not math.isnan(usual)
-    sure = (0.55 if before_after else 0.4) + (0.1 if len(starved) > 1 else 0.0)
+    told_by = len({(m.prompt, m.generated, m.running) for m in starved}) if lines else len(starved)
+    if told_by < 2 and not before_after:
+        return None  # one line, and nothing to hold it against: requests that have just come get no token yet
+    sure = (0.55 if before_after else 0.4) + (0.1 if told_by > 1 else 0.0)
     lasts = starved[-1].at == looks[-1].at
     was = f", {usual:.3g}/s without a prefill beside it" if before_after else ""
     return Clue(
@@ -66,7 +69,7 @@ def _throughput(seen: Sight, enough_each: float) -> Clue | None:
             told(seen, "prompt_tokens_per_second", worst.prompt),
             told(seen, "req_waiting", worst.waiting),
             told(seen, "kv_usage_ratio", worst.kv, ROOM, "<"),
-            told(seen, "looks with it", float(len(starved))),
+            told(seen, "looks with it", float(told_by)),
         ),
         ruled_out=(
             not_this("engine_hang", f"prompts are computed: {worst.prompt:.0f} tokens/s"),

@@ -61,6 +61,12 @@ def _killed(text: str, at: int) -> tuple[Found, ...]:
     return (Notice("killed_for_memory", detail),)
 
 
+def _unit(text: str, at: int) -> tuple[Found, ...]:
+    """systemd names the unit, whose limit or whose host it was is not said."""
+    own = _ENGINES.search(text[max(0, at - 120) : at]) is not None
+    return (Notice("killed_for_memory", {"own": str(int(own))}),)
+
+
 def _pool_too_small(text: str, at: int) -> tuple[Found, ...]:
     has, need = _POOL_HAS.match(text, at), _POOL_TOKENS.search(text[max(0, at - 120) : at])
     if not has:
@@ -99,11 +105,17 @@ PHRASES = (
     Phrase("Engine core proc ", "vllm", _engine_process),
     Phrase("Engine process (pid ", "vllm", _engine_process),
     *_any(
-        ("Engine loop has died", "MQLLMEngine is already dead", "Background loop has errored already"),
+        (
+            "Engine loop has died",
+            "MQLLMEngine is already dead",
+            "Background loop has errored already",
+            "Engine background task failed",
+        ),
         "vllm",
         says("engine_dead"),
     ),
     Phrase("Engine core initialization failed", "vllm", says("start_failed")),
+    Phrase("EngineCore failed to start", "vllm", says("start_failed")),
     Phrase("Engine process failed to start", "vllm", says("start_failed")),
     *_any(("eceived sigquit from a child proces", "SIGQUIT received. "), "sglang", says("process_crashed")),
     Phrase("Scheduler hit an exception", "sglang", says("process_crashed")),
@@ -118,5 +130,18 @@ PHRASES = (
     Phrase("Not enough memory. Please try to increase --mem-fraction-static", "sglang", says("does_not_fit")),
     Phrase("No enough gpu memory for runtime", "lmdeploy", says("does_not_fit")),
     Phrase("cudaMalloc failed: out of memory", "", _device_full),
+    Phrase("CUDA runtime error: out of memory", "", says("out_of_memory")),
+    *_any(
+        (
+            "an illegal memory access was encountered",
+            "device-side assert triggered",
+            "unspecified launch failure",
+            "CUDA error: misaligned address",
+            "CUBLAS_STATUS_EXECUTION_FAILED",
+        ),
+        "",
+        says("device_error"),
+    ),
+    Phrase("ed with result 'oom-kill'", "", _unit),
     Phrase("CUDA error: out of memory", "", says("out_of_memory")),
 )

@@ -39,6 +39,7 @@ NOTICES: dict[str, str] = {
     "gpu_lost": "the device has fallen off the bus (pci)",
     "exporter_disconnected": "the GPU exporter lost its host engine: its values stay frozen",
     "exporter_blind": "the GPU exporter does not collect a group of metrics",
+    "device_error": "a kernel failed on the device (illegal access, failed assertion, failed launch): a program, or the device",
     "slow_kernel_fallback": "a slower kernel serves the quantized weights (method)",
     # clients and transfer
     "client_disconnected": "a client went away",

@@ -22,6 +22,7 @@ _DRAFT = re.compile(
     rf"(?:, mean (?:acceptance length|len) = +({NUMBER}))?"
 )
 _SHIFT = re.compile(r"\b(n_keep|n_left|n_discard) = (\d{1,12})")
+_IN_USE = re.compile(r"n_processing_slots\"?[:=] ?(\d{1,5})")
 _TOO_LONG = re.compile(r"request \((\d{1,12}) tokens\) exceeds the available context size(?: \((\d{1,12}) tokens\))?")
 
 
@@ -45,6 +46,12 @@ def _taken(text: str, at: int) -> tuple[Found, ...]:
 def _freed(text: str, at: int) -> tuple[Found, ...]:
     slot = _slot_id(text, at)
     return (Slot(slot, False), Stats("llamacpp", counts={"req_finished_total": 1.0})) if slot is not None else ()
+
+
+def _in_use(text: str, at: int) -> tuple[Found, ...]:
+    """How many slots are in use, as older servers say whenever they are asked for their health."""
+    found = _IN_USE.match(text, at)
+    return (Stats("llamacpp", {"req_running": float(found[1])}),) if found else ()
 
 
 def _all_free(text: str, at: int) -> tuple[Found, ...]:
@@ -106,6 +113,7 @@ PHRASES = (
     Phrase("| stop processing:", "llamacpp", _freed),
     Phrase("slot released", "llamacpp", _freed),
     Phrase(" released (", "llamacpp", _freed),
+    Phrase("n_processing_slots", "llamacpp", _in_use),
     Phrase("all slots are idle", "llamacpp", _all_free),
     Phrase("eval time = ", "llamacpp", _timing),
     Phrase("n_decoded = ", "llamacpp", _speed),

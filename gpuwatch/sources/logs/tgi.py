@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from .found import Found, Notice, Observed, Phrase, Stats, says
+from .found import Facts, Found, Notice, Observed, Phrase, Reader, Stats, says
 from .numbers import NUMBER, duration_s, text_of
 
 _TIME = re.compile(
@@ -49,7 +49,29 @@ def _failed(text: str, at: int) -> tuple[Found, ...]:
     return (Notice("request_failed", {"batch_size": batch[1]} if batch else {}),)
 
 
+_POOL = (
+    ("kv_total_blocks", re.compile(r"KV-cache blocks: (\d{1,12})")),
+    ("kv_block_tokens", re.compile(r", size: (\d{1,9})")),
+)
+_LIMITS = (
+    ("KV-cache blocks: ", _POOL),
+    ("Setting max batch total tokens to ", (("kv_capacity_tokens", re.compile(r"total tokens to (\d{1,12})")),)),
+    ("Maximum total tokens defaulted to ", (("max_model_len", re.compile(r"defaulted to (\d{1,12})")),)),
+)
+
+
+def _limits(patterns: tuple[tuple[str, re.Pattern[str]], ...]) -> Reader:
+    """What the server says of its pool and its limits when it starts."""
+
+    def read(text: str, at: int) -> tuple[Found, ...]:
+        found = {label: match[1] for label, pattern in patterns if (match := pattern.search(text, at, at + 120))}
+        return (Facts(found),) if found else ()
+
+    return read
+
+
 PHRASES = (
+    *(Phrase(literal, "tgi", _limits(patterns)) for literal, patterns in _LIMITS),
     Phrase("queue_time=", "tgi", _request),
     Phrase('"queue_time":', "tgi", _request),
     Phrase("Request failed during generation:", "tgi", _failed),
