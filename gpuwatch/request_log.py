@@ -195,7 +195,7 @@ class FinishedRequests:
         out[:, 2] = np.where(np.isfinite(first_token), first_token - first, math.nan)
         for column, source in ((9, 3), (10, 4), (11, 5)):
             best = np.full(n, -1.0)
-            np.maximum.at(best, inverse, np.nan_to_num(c[:, source], nan=-1.0))
+            np.maximum.at(best, inverse, np.fmax(c[:, source], -1.0))  # NaN: not known
             out[:, column] = np.where(best >= 0, best, math.nan)
         order = np.argsort(out[:, 1], kind="stable")
         self.rows += n

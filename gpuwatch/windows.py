@@ -104,13 +104,14 @@ class Window:
     def series(self, signal: str, span_s: float, kind: int = LAST, thin: float = THIN) -> Floats:
         """One value a second, oldest first, NaN where not known; refuses when fewer than `thin` of them are known."""
         key = (signal, span_s, kind)
-        values: Floats | None = self._memo.get(key)  # type: ignore[assignment]
-        if values is None:
+        held: tuple[Floats, int] | None = self._memo.get(key)  # type: ignore[assignment]
+        if held is None:
             _, tier = self._tier(signal)
             values = tier.span(signal, self.now, span_s, kind)
             values.flags.writeable = False  # several rules read the same answer
-            self._memo[key] = values
-        if not len(values) or np.count_nonzero(np.isnan(values)) > (1 - thin) * len(values):
+            held = self._memo[key] = values, int(np.count_nonzero(np.isnan(values)))
+        values, unknown = held
+        if not len(values) or unknown > (1 - thin) * len(values):
             raise Missing(signal, f"fewer than {thin:.0%} of the last {span_s:.0f} s are known")
         return values
 
@@ -149,7 +150,8 @@ class Window:
 
     def increments(self, counter: str, span_s: float) -> Floats:
         """Increase in each second of the span; NaN where not known. Slow looks are spread over the time they cover."""
-        rises = np.diff(self.series(counter, span_s + 1, LAST, thin=0.1))
+        count = self.series(counter, span_s + 1, LAST, thin=0.1)
+        rises: Floats = count[1:] - count[:-1]
         pace_s = self.cadence_s(counter)
         return rises if pace_s <= SLOW_S else spread(rises, round(pace_s))
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..model import Floats, Missing
-from ..stats import RateChange, rate_change, split_llr
+from ..stats import RateChange, quantile_of_known, rate_change, split_llr
 from ..windows import Window
 
 SPAN_S = 60.0
@@ -138,7 +138,7 @@ def held_back(w: Window, span_s: float) -> NDArray[np.bool_]:
     least 0.8 of the step's prefill.
     """
     reason = w.series("admission_stop_reason", span_s, thin=0.3)
-    blocked: NDArray[np.bool_] = np.isin(reason, BLOCKED_STOPS)
+    blocked: NDArray[np.bool_] = np.logical_or.reduce([reason == stop for stop in BLOCKED_STOPS])
     typical = w.maybe(typical_prompt_tokens)
     if typical is None or not w.has("step_longest_prefill_tokens"):
         return blocked
@@ -219,7 +219,7 @@ def typical_prompt_tokens(w: Window) -> float:
     _, lengths = w.history.arrivals.window(w.now - 900, w.now)
     if len(lengths) < 20:
         raise Missing("live_requests", "fewer than 20 requests of known length")
-    return float(np.median(lengths))
+    return quantile_of_known(lengths, 0.5)
 
 
 def long_tokens(w: Window) -> float:
