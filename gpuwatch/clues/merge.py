@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from ..model import Alternative, Blind, Evidence, Family, Impact, Incident, Subject, Symptom, Verdict
+from ..model import Alternative, Blind, Evidence, Family, Impact, Incident, Severity, Subject, Symptom, Verdict
 from ..rules import load_rules
 from ..rules.families import FAMILY_OF
 from .clue import Clue
@@ -106,19 +106,20 @@ def _joined(old: tuple[Evidence, ...], new: tuple[Evidence, ...]) -> tuple[Evide
 def _incident(one: Weighed, s: Sighting, clue: Clue, before: Incident | None) -> Incident:
     cure = remedy(clue.rule, clue.mechanism)
     onset = _second(clue.onset_at)
+    over_at = clue.ended_at if before is None else before.resolved_at
     symptoms = {c.rule: Symptom(c.rule, _second(c.onset_at), c.summary) for c in one.symptoms}
     return Incident(
         id=blake2s(f"{clue.rule}|{clue.subject.key}|{onset:.0f}".encode(), digest_size=6).hexdigest(),
         rule=clue.rule,
         family=_family(clue),
-        severity=clue.severity,
+        severity=_worse(clue.severity, before),
         confidence=round(clue.confidence, 2),
         subject=_subject(clue, s),
         scope=dict(s.config.scope),
-        status="open" if clue.ended_at is None else "resolved",
+        status="open" if over_at is None else "resolved",
         onset_at=onset,
         detected_at=s.last_at if before is None else before.detected_at,
-        resolved_at=None if clue.ended_at is None else _second(clue.ended_at),
+        resolved_at=None if over_at is None else _second(over_at),
         summary=clue.summary + (f" Look next: {clue.look_next}." if clue.look_next else ""),
         mechanism=clue.mechanism,
         trigger=before.trigger if before is not None else None,
@@ -134,6 +135,11 @@ def _incident(one: Weighed, s: Sighting, clue: Clue, before: Incident | None) ->
         symptoms=tuple(sorted(symptoms.values(), key=lambda x: (x.onset_at, x.rule))),
         links=_links(clue),
     )
+
+
+def _worse(severity: Severity, before: Incident | None) -> Severity:
+    """An answer to a riddle does no less harm than the riddle did."""
+    return severity if before is None else min(severity, before.severity, key=_SEVERITY.__getitem__)
 
 
 def _links(clue: Clue) -> dict[str, str]:

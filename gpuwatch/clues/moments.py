@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from .track import Sight
+from .track import Sight, by_log
 
 HELD_S = 120.0
 """A level that the next looks do not repeat is carried on for so long: SGLang tells some of them every 40 steps."""
@@ -85,6 +85,7 @@ def moments(sight: Sight) -> list[Moment]:
 def _moments(sight: Sight) -> list[Moment]:
     held: dict[str, tuple[float, float]] = {}
     before: dict[str, tuple[float, float]] = {}
+    paged = {name for name, told in sight.tracks.items() if any(source != "log" for source in told)}
     out: list[Moment] = []
     for at, look in sight.looks:
         for name, value in look.items():
@@ -95,8 +96,10 @@ def _moments(sight: Sight) -> list[Moment]:
             return value if at - when <= HELD_S else math.nan
 
         def rate(counter: str, gauge: str = "", at: float = at, look: dict[str, float] = look) -> float:
-            if gauge and gauge in look:
-                return look[gauge]
+            if counter not in paged:
+                if gauge and gauge in look:
+                    return look[gauge]
+                counter = by_log(counter)
             value = look.get(counter, math.nan)
             when, old = before.get(counter, (math.nan, math.nan))
             if not math.isnan(value):

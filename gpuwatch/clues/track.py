@@ -23,6 +23,8 @@ TEXTS = 32
 TIMES = 128
 FACTS = 64
 REQUESTS = 60_000
+BESIDE_S = 120.0
+"""For so long after another source told a level, a log's line, which speaks for the past interval, is no look at it."""
 
 
 class Track:
@@ -169,7 +171,8 @@ class Sight:
         for name, value in zip(frame.names, frame.values[0].tolist(), strict=True):
             if value == value and (track := self._track(name, frame.source)) is not None:
                 track.add_one(at, value)
-                look.setdefault(name, value)
+                if key := self._key(name, frame.source, at):
+                    look.setdefault(key, value)
 
     def _take_rows(self, frame: Frame, look: dict[str, float]) -> None:
         for column, name in enumerate(frame.names):
@@ -179,8 +182,16 @@ class Sight:
             values = frame.values[:, column]
             track.add(frame.at, values)
             known = values[~np.isnan(values)]
-            if len(known):
-                look.setdefault(name, float(known[-1]))
+            if len(known) and (key := self._key(name, frame.source, float(frame.at[-1]))):
+                look.setdefault(key, float(known[-1]))
+
+    def _key(self, name: str, source: str, at: float) -> str:
+        """Under which name a reading enters the look: a log's own count is not the page's; empty where the page told it."""
+        if source != "log":
+            return name
+        if any(at - track.last_at <= BESIDE_S for other, track in self.tracks[name].items() if other != "log"):
+            return ""
+        return by_log(name) if CATALOG[name].kind == "counter" else name
 
     def _track(self, name: str, source: str) -> Track | None:
         """Where a reading goes; None for a name that the catalogue does not know."""
@@ -291,6 +302,11 @@ class Sight:
     def engine_kind(self) -> str:
         """vllm, sglang, …; empty where nothing says it."""
         return self.facts.get("dialect") or self.facts.get("engine_kind", "")
+
+
+def by_log(counter: str) -> str:
+    """The name in a look of what a log's lines add up to: it begins with the log, not with the engine."""
+    return f"{counter} by the log"
 
 
 def number(text: str) -> float:

@@ -38,6 +38,7 @@ CLASSES = (
     "runaway_generation",
     "retry_storm",
     "prefill_decode_interference",
+    "token_gaps",
     "quantization_fallback",
     "spec_decode_regression",
     "step_time",

@@ -78,6 +78,12 @@ class Evidence:
         told = Histogram(ENGINE, "page", name, START + at, (1.0,), (0.0,), total, count)
         return self._add(at, Batch("page", "engine", ENGINE, START + at, histograms=(told,)))
 
+    def buckets(self, at: float, name: str, told: dict[float, float], count: float) -> Evidence:
+        """A histogram as a page shows it: bound -> observations up to it; `count`: all of them."""
+        told = dict(sorted(told.items()))
+        one = Histogram(ENGINE, "page", name, START + at, tuple(told), tuple(told.values()), count, count)
+        return self._add(at, Batch("page", "engine", ENGINE, START + at, histograms=(one,)))
+
     def failed(self, at: float, why: str, engine: str = "e1") -> Evidence:
         """A look at a page that brought nothing."""
         return self._add(at, Batch("page", "engine", Subject(engine), START + at, error=why))
