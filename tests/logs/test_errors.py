@@ -99,6 +99,29 @@ def test_a_server_that_is_told_to_stop_does_not_crash():
     assert kinds(read(dead.format(3))) == ["engine_dead"]
 
 
+def test_a_signal_that_reaches_every_process_of_vllm_is_no_crash_and_a_dead_worker_is():
+    """As `systemctl stop` ends it with requests inside (0.32), and as it ends when its worker is killed."""
+    api, core = "(APIServer pid=1) {} 07-28 01:00:00 ", "(EngineCore pid=2) {} 07-28 01:00:00 "
+    dead = (
+        api.format("ERROR")
+        + "[async_llm.py:906] vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue."
+    )
+    told = (
+        core.format("INFO") + "[core.py:1454] [shutdown] EngineCore: trigger received signal=SIGTERM",
+        api.format("INFO") + "[launcher.py:254] [shutdown] API server: shutdown triggered",
+        dead,
+        "INFO:     Shutting down",
+    )
+    assert set(kinds(read(*told))) == {"stopped"}
+    killed = (
+        core.format("ERROR") + "[multiproc_executor.py:315] Worker proc VllmWorker-0 died unexpectedly (exit code: -9)",
+        dead,
+        "INFO:     Shutting down",
+        api.format("INFO") + "[core_client.py:770] [shutdown] MPClient: start timeout=0s",
+    )
+    assert {"process_crashed", "engine_dead"} <= set(kinds(read(*killed)))
+
+
 def test_what_a_stopped_server_said_last_does_not_stand():
     found = read(
         v1(0, 0.0, 0.0, 3, 0, 10.0),

@@ -131,6 +131,9 @@ PHRASES = (
     Phrase("is too long and exceeds", "", _prompt_too_long),
     Phrase("Input length (", "", _input_too_long),
     Phrase("Shutting down", "", _shutting_down),
+    Phrase(
+        "[shutdown] API server: shutdown triggered", "vllm", says("stopped")
+    ),  # by a signal; a dead core ends it silently
     Phrase("Application shutdown complete", "", says("stopped")),
     Phrase("cleaning up before exit", "", says("stopped")),
 )
