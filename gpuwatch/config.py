@@ -186,7 +186,7 @@ class Config(_Strict, frozen=True):
     api_token_file: str = ""
     forward_traces_url: str = ""
     state_dir: str = ""
-    ring_dir: str = "/dev/shm/gpuwatch"  # noqa: S108  (a contract of the step ring, docs/ring.md)
+    ring_dir: str = ""
     host: bool = True
     alertmanager: Alertmanager | None = None
     webhook: Webhook | None = None
@@ -200,6 +200,11 @@ class Config(_Strict, frozen=True):
     def slo_for(self, model: str) -> Slo:
         """The SLO of a model: its own where `[slo_by_model]` names it, `[slo]` otherwise."""
         return self.slo_by_model.get(model, self.slo)
+
+    @property
+    def ring_path(self) -> Path:
+        """Where step rings lie: `ring_dir`, or where the writers put them (docs/ring.md)."""
+        return Path(self.ring_dir or os.environ.get("GPUWATCH_RING_DIR", "") or "/dev/shm/gpuwatch")  # noqa: S108
 
     @property
     def state_path(self) -> Path:

@@ -92,3 +92,11 @@ def test_a_date_time_with_an_offset_is_unix_seconds(tmp_path):
     path.write_text("[[maintenance]]\nfrom_at = 2026-01-01T01:00:00+01:00\nuntil_at = 2026-01-01T01:00:00Z\n")
     (window,) = load(path).maintenance
     assert (window.from_at, window.until_at) == (1767225600.0, 1767229200.0)
+
+
+def test_rings_are_looked_for_where_their_writers_put_them(monkeypatch):
+    monkeypatch.delenv("GPUWATCH_RING_DIR", raising=False)
+    assert str(Config().ring_path) == "/dev/shm/gpuwatch"
+    monkeypatch.setenv("GPUWATCH_RING_DIR", "/run/rings")
+    assert str(Config().ring_path) == "/run/rings"
+    assert str(Config(ring_dir="/elsewhere").ring_path) == "/elsewhere"
