@@ -16,6 +16,8 @@ from .track import Sight
 
 SUBJECTS = 512
 UNREAD = 64
+TOLD = frozenset({"log", "spans", "changes"})
+"""Roles that are no look: that something was told does not mean that the page answers."""
 Call = tuple[float, tuple[Batch, ...]]
 
 
@@ -53,9 +55,11 @@ class Sighting:
             owner.see(batch.received_at)
             if batch.error is not None:
                 owner.errors += 1
+                owner.fails += batch.role not in TOLD
                 owner.error, owner.error_at = batch.error[:300], batch.received_at
             else:
-                owner.answered_at = batch.received_at
+                if batch.role not in TOLD:
+                    owner.answered_at, owner.fails = batch.received_at, 0
                 owner.empty += not (batch.frames or batch.events or batch.histograms)
         for frame in batch.frames:
             self.sources.add(frame.source)

@@ -151,6 +151,7 @@ class Sight:
         self.histograms: dict[str, tuple[Histogram, Histogram]] = {}
         self.requests: FinishedRequests | None = None
         self.polls = self.errors = self.empty = 0
+        self.fails = 0  # looks that failed since the last one that answered
         self.error, self.error_at, self.answered_at = "", math.nan, math.nan
         self.first_at = self.last_at = math.nan
         self.moments: object = None  # what moments.py made of the looks, until the next look

@@ -23,6 +23,7 @@ CLASSES = (
     "gpu_hardware_fault",
     "devices",
     "engine_crash",
+    "engine_gone",
     "start_failure",
     "engine_hang",
     "unschedulable_request",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.clues.looks import Evidence, candidates_of, first, named
 
 
@@ -86,3 +88,44 @@ def test_a_line_of_prompts_that_have_just_come_is_no_interference():
     assert named(just) == []
     again = just.line(10, prompt=1500, gen=1.2, running=3, waiting=0, kv=0.09)
     assert "prefill_decode_interference" in named(again)
+
+
+def test_a_served_engine_whose_page_answers_no_more_is_gone_and_its_page_cannot_say_why():
+    evidence = served()
+    for at in range(20, 60, 5):
+        evidence.failed(at, "an empty answer")
+    found = first(evidence)
+    assert (found.rule, found.mechanism, found.severity) == ("engine_crash", "gone", "page")
+    assert found.confidence < 0.6
+    assert found.status == "open"
+
+
+@pytest.mark.parametrize("what", ["comes back", "idled", "was stopped", "failed twice"])
+def test_an_engine_that_comes_back_idled_or_was_stopped_has_not_crashed(what):
+    evidence = served(0.0) if what == "idled" else served()
+    for at in range(20, 30 if what == "failed twice" else 60, 5):
+        evidence.failed(at, "an empty answer")
+    if what == "comes back":
+        evidence.look(65, req_running=1, req_waiting=0, generated_tokens_total=5)
+    if what == "was stopped":
+        evidence.say(19, "stopped")
+    assert named(evidence) == []
+
+
+def served(running: float = 3.0) -> Evidence:
+    evidence = Evidence()
+    for at in range(0, 20, 5):
+        evidence.look(at, req_running=running, req_waiting=0, generated_tokens_total=100.0 + running * at)
+    return evidence
+
+
+def test_a_log_that_goes_on_does_not_answer_for_the_page():
+    evidence = served()
+    for at in range(20, 60, 5):
+        evidence.failed(at, "an empty answer").line(at + 1, running=3, gen=0.0)
+    assert first(evidence).mechanism == "gone"
+
+
+def test_a_worker_that_was_killed_from_outside_is_told_as_such():
+    evidence = served().say(20, "process_crashed", code=-9).say(20, "engine_dead")
+    assert "SIGKILL" in first(evidence).summary

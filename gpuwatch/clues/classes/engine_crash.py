@@ -152,9 +152,7 @@ def mib(size_bytes: float) -> str:
 
 def _dead(seen: Sight, dead: Notice) -> Clue:
     first = [(n.first_at, k) for k, n in seen.notices.items() if n.first_at < dead.first_at and k in CAUSES]
-    before = (
-        f" Before it: {min(first)[1].replace('_', ' ')}." if first else " What killed it stands above this message."
-    )
+    before = f" Before it: {min(first)[1].replace('_', ' ')}." if first else _end(seen)
     return Clue(
         "engine_crash",
         seen.subject,
@@ -168,6 +166,19 @@ def _dead(seen: Sight, dead: Notice) -> Clue:
         ruled_out=(not_this("engine_hang", "a process that has ended says so; one that hangs does not"),),
         look_next="the first error above it in the log, the exit code, and the kernel's log",
     )
+
+
+def _end(seen: Sight) -> str:
+    """How a worker ended, where the log says its code: a signal from outside, or an error of its own."""
+    ended = seen.notices.get("process_crashed")
+    code = ended.last("code") if ended is not None else math.nan
+    if code == -9:
+        return " A worker was killed from outside (SIGKILL): the kernel for want of memory, a limit, or a person."
+    if code < 0:
+        return f" A worker was ended by signal {-code:.0f}."
+    if code > 0:
+        return f" A worker ended with code {code:.0f}; its error stands above this message."
+    return " What killed it stands above this message."
 
 
 def _device_error(seen: Sight, said: Notice) -> Clue:

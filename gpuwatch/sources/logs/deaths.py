@@ -13,7 +13,7 @@ from .numbers import NUMBER, size_bytes, text_of
 
 _REACH_CHARS = 512
 _WORKER = re.compile(
-    r"Worker (?:proc \S{1,64} died unexpectedly|\w{1,64} pid \d{1,10} died(?:, exit code: (-?\d{1,5}))?)"
+    r"Worker (?:proc \S{1,64} died unexpectedly|\w{1,64} pid \d{1,10} died)(?:(?: \(|, )exit code: (-?\d{1,5}))?"
 )
 _ENGINE_PROCESS = re.compile(r"Engine (?:core proc \S{1,64} died unexpectedly|process \(pid \d{1,10}\) died)")
 _SHARD = re.compile(r"hard process was signaled to shutdown with signal (\d{1,3})")
