@@ -14,7 +14,7 @@ from .config import ConfigError, host_port
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
-MOST_CONNECTIONS = 128
+BACKLOG = 128
 CLOSE_S = 1
 
 
@@ -23,7 +23,7 @@ def bind(listen: str, key: str) -> socket.socket:
     host, port = host_port(listen)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=MOST_CONNECTIONS)
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
         raise ConfigError(f"{key}: cannot listen on {listen}: {error.strerror or error}") from error
 
@@ -34,13 +34,15 @@ class HttpServer:
     def __init__(self, app: Starlette, sock: socket.socket) -> None:
         import uvicorn
 
+        from .http_connection import HEAD_S, MOST_CONNECTIONS, Connection
+
         self.port: int = sock.getsockname()[1]
         self._sock = sock
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app, lifespan="off", log_config=None, access_log=False, server_header=False, date_header=False,
-                http="h11", ws="none", limit_concurrency=MOST_CONNECTIONS, timeout_graceful_shutdown=CLOSE_S,
-                timeout_keep_alive=15,
+                http=Connection, ws="none", limit_concurrency=MOST_CONNECTIONS, timeout_graceful_shutdown=CLOSE_S,
+                timeout_keep_alive=int(HEAD_S),
             )
         )  # fmt: skip
 
