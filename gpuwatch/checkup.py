@@ -15,11 +15,13 @@ from .clock import WallClock
 from .config import Config
 from .device_look import DeviceLook, lines
 from .device_look import look_at as look_at_devices
+from .driver_look import driver_wanted
 from .engine_look import EngineLook, look_at
 from .host_look import HostLook
 from .host_look import lines as host_lines
 from .host_look import look_at as look_at_host
 from .model import Batch, Blind
+from .outlook import Continuation
 from .quantize import quantized
 
 _MARK = {True: "ok", False: "--"}
@@ -39,6 +41,8 @@ class SourceSaid(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct, frozen=True):
     """What the doctor found. `engines`: what each says of itself. `seeing`: rules that can judge each engine.
 
+    `soon`: rule → subject → seconds, where a rule can judge once it has looked for longer than the doctor did.
+
     `pages`: what answers at each engine's address, and what would help where that is not its page. `devices`: what their
     pages lack, and which engine has which. `machine`: what of processes and containers is not seen.
     """
@@ -50,6 +54,7 @@ class Report(msgspec.Struct, frozen=True):
     pages: list[EngineLook] = []
     devices: DeviceLook = DeviceLook([], [], [])
     machine: HostLook = HostLook()
+    soon: dict[str, dict[str, float]] = {}
 
 
 async def examine(config: Config, seconds: int) -> Report:
@@ -65,14 +70,17 @@ async def examine(config: Config, seconds: int) -> Report:
     pollers = [p for p in pollers if p.source.role not in ("spans", "changes")]
     pipeline = Pipeline(config)
     said: dict[str, dict[str, str]] = {target.name: {} for target in config.engines}
-    blind: tuple[Blind, ...] = ()
+    continuation = Continuation()
+    at = 0.0
     try:
         for second in range(seconds):
             if second:
                 await asyncio.sleep(1.0)
             now = clock.now()
             batches: list[Batch] = list(await asyncio.gather(*(poller.poll(now) for poller in pollers)))
-            blind = pipeline.step(*quantized(float(int(clock.now())), batches)).blind
+            at = float(int(clock.now()))
+            pipeline.step(*quantized(at, batches))
+            continuation.hear(batches)
             for info in (info for batch in batches for info in batch.info if info.subject.engine):
                 said.setdefault(info.subject.engine, {}).update(info.labels)
     finally:
@@ -84,11 +92,12 @@ async def examine(config: Config, seconds: int) -> Report:
         )
         for p, absent in ((p, getattr(p.source, "absent", "")) for p in pollers)
     ]  # fmt: skip
-    dark = {b.rule for b in blind}
-    devices = look_at_devices([poller.source for poller in pollers], float(seconds))
+    devices = look_at_devices([poller.source for poller in pollers], float(seconds), driver_wanted(config))
     machine = look_at_host(poller.source for poller in pollers)
-    seeing = [stem for stem in pipeline.rules if stem not in dark]
-    return Report(sources, said, list(blind), seeing, pages, devices, machine)
+    outlook = continuation.look_ahead(pipeline, at)
+    dark = {b.rule for b in outlook.blind} | set(outlook.soon)
+    seeing = [stem for stem in pipeline.rules if stem not in dark] if config.engines else []
+    return Report(sources, said, list(outlook.blind), seeing, pages, devices, machine, outlook.soon)
 
 
 def to_json(report: Report) -> str:
@@ -115,7 +124,11 @@ def text(report: Report) -> str:
     out += map(_printable, lines(report.devices))
     out += map(_printable, host_lines(report.machine))
     out += ["", "rules"]
+    if not report.engines:
+        out.append("  no engine is watched here: agents beside engines judge them")
     out += [f"  ok  {stem}" for stem in report.seeing]
+    for stem, subjects in report.soon.items():
+        out += [f"  ok  {stem} ({_printable(who)}): after {s:.0f} s more" for who, s in subjects.items()]
     for b in report.blind:
         out.append(f"  --  {b.rule} ({b.subject}): blind, lacks {'; '.join(b.missing)}")
         if b.cure:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from . import dcgm_counters
+from .driver_look import DriverLook, driver_lines, drivers_of
 from .sources.dcgm import DcgmSource
 from .sources.dcgm.fields import DCGM, OURS
 from .sources.ownership.mapping import EngineDevices
@@ -55,14 +56,16 @@ class DeviceLook(msgspec.Struct, frozen=True):
     exporters: list[ExporterLook]
     engines: list[OwnedDevices]
     rights: list[str]
+    drivers: list[DriverLook] = []
 
 
-def look_at(sources: Sequence[Any], seconds: float) -> DeviceLook:
-    """What the sources know after they were polled for so many seconds."""
+def look_at(sources: Sequence[Any], seconds: float, driver_wanted: bool = False) -> DeviceLook:
+    """What the sources know after they were polled for so many seconds. `driver_wanted`: say it where there is none."""
     ownership = next((s for s in sources if isinstance(s, OwnershipSource)), None)
     exporters = [_exporter(s, seconds) for s in sources if isinstance(s, DcgmSource) and s.page.names]
     owned = [_owned(one, ownership) for one in ownership.map.engines.values()] if ownership else []
-    return DeviceLook(exporters, owned, list(_rights(sources, ownership)))
+    wanted = driver_wanted and not any(isinstance(s, DcgmSource) for s in sources)
+    return DeviceLook(exporters, owned, list(_rights(sources, ownership)), drivers_of(sources, wanted))
 
 
 def _exporter(source: DcgmSource, seconds: float) -> ExporterLook:
@@ -101,8 +104,8 @@ def _rights(sources: Sequence[Any], ownership: OwnershipSource | None) -> Iterab
         for uuid, facts in source.devices().items():
             if facts.get("no_permission"):
                 yield f"{uuid}: the driver refuses {facts['no_permission']}: run the node's agent as root"
-            if "permission" in facts.get("gpm", ""):
-                yield f"{uuid}: no GPM ({facts['gpm']}): run the node's agent as root"
+            if "permission" in facts.get("gpm", "") and "Gpm" not in facts.get("no_permission", ""):
+                yield f"{uuid}: no GPM: {facts['gpm'].removeprefix('no: ')}: run the node's agent as root"
         if ownership is not None and source.owners() and not ownership.hosts_proc:
             yield "processes on devices are the host's, which this agent does not see: hostPID: true"
     if ownership is not None and ownership.kubelet_says.endswith(("Permission denied", "permission denied")):
@@ -111,7 +114,7 @@ def _rights(sources: Sequence[Any], ownership: OwnershipSource | None) -> Iterab
 
 def lines(look: DeviceLook) -> list[str]:
     """The look for people; text from outside is not yet safe for a terminal."""
-    out: list[str] = []
+    out = driver_lines(look.drivers)
     if look.exporters:
         out += ["", "device pages"]
     for page in look.exporters:

@@ -71,6 +71,7 @@ class NvmlSource:
         self._tally = Tally(self.subject)
         self._told: dict[Subject, dict[str, str]] = {}
         self._owners: dict[str, tuple[GpuProcess, ...]] = {}
+        self._dead: dict[int, str] = {}
 
     async def poll(self, now: float) -> Batch:
         """Look once; or hear what the look that is under way has brought."""
@@ -94,6 +95,11 @@ class NvmlSource:
     def devices(self) -> dict[str, dict[str, str]]:
         """What each device and instance said of itself, by its subject's key."""
         return {subject.gpu: dict(facts) for subject, facts in tuple(self._told.items()) if subject.gpu}
+
+    def unreachable(self) -> dict[str, str]:
+        """Devices that do not answer, by UUID, or by index where not even that could be had, and why."""
+        dead = {f"index {index}": why for index, why in self._dead.items()}
+        return dead | {uuid: away.reason for uuid, away in tuple(self._absences.away.items())}
 
     def look(self) -> Said:
         """Ask everything that is due. In the driver's thread."""
@@ -188,6 +194,8 @@ class NvmlSource:
         self._owners |= look.owners
         for board in look.to_describe:
             self._describe(session, board, look, now)
+        named = {board.index for board in session.boards.values() if board.down}
+        self._dead = {index: why for index, why in session.dead.items() if index not in named}
         unreachable = ", ".join(f"{index}: {why}" for index, why in session.dead.items())
         self._tell(self.subject, {"gpus": str(len(session.boards)), "gpus_unreachable": unreachable}, look, now)
 
