@@ -82,7 +82,7 @@ class DriverThread(Generic[T]):
             self._start()
             self._jobs.put(flight.run)
         if not await flight.wait(patience_s):
-            raise StalledError(max(now - flight.since, 0.0))
+            raise StalledError(max(now - flight.since, patience_s))
         self._flight = None
         if flight.error is not None:
             raise flight.error

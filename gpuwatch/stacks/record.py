@@ -20,6 +20,8 @@ async def record(pid: int, seconds: int, out: str | Path, *, hertz: int = 50, na
     if not 1 <= seconds <= MOST_SECONDS:
         raise SpyError(f"between 1 and {MOST_SECONDS} seconds, not {seconds}")
     part = Path(f"{out}.part")
+    if not part.parent.is_dir():
+        raise SpyError(f"{out}: no such folder")
     arguments = [
         "record",
         "--pid",

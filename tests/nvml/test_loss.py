@@ -181,7 +181,7 @@ def test_a_device_without_a_uuid_is_known_by_its_bus_address(install):
 
 def test_a_driver_that_stalls_is_reported_with_its_age_and_not_waited_for(install):
     """The call takes as long as it takes; each poll in the meantime ends at once and says for how long it has been."""
-    nvml, looker = install(hopper(), patience_s=0.02)
+    nvml, looker = install(hopper(), patience_s=0.2)
     source, clock = looker.source, looker.clock
     nvml.gate["nvmlDeviceGetPowerUsage"] = gate = threading.Event()
 
@@ -201,7 +201,7 @@ def test_a_driver_that_stalls_is_reported_with_its_age_and_not_waited_for(instal
         return first, second, third, fourth
 
     first, second, third, fourth = asyncio.run(story())
-    assert (first.error or "").startswith("the driver has not answered for 0.0 s")
+    assert (first.error or "").startswith("the driver has not answered for 0.2 s")
     assert second.error == "the driver has not answered for 3.0 s (in nvmlDeviceGetPowerUsage)"
     assert readings(third)["gpu_power_watts"] == readings(fourth)["gpu_power_watts"] == 572
     assert nvml.calls["nvmlInitWithFlags"] == 1

@@ -206,3 +206,11 @@ async def test_a_flood_of_threads_and_frames_is_cut_and_counted() -> None:
     assert len(found.threads) == 256
     assert found.cut == (1000 - 256) + (1000 - 64)
     assert all(len(frame.function) <= 200 for t in found.threads for frame in t.stuck)
+
+
+@pytest.mark.anyio
+async def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    """py-spy would say "No such file or directory" and not which."""
+    out = tmp_path / "nowhere" / "x.json"
+    with pytest.raises(SpyError, match=r"nowhere/x\.json: no such folder"):
+        await record(1, 1, out)
