@@ -76,7 +76,7 @@ class History:
         self.info: dict[str, str] = {}
         self.first_seen_at = math.nan
         self.seen_at = math.nan  # last answer of any source
-        self.asked_at = math.nan  # last look at it, answered or not
+        self.asked: dict[str, float] = {}  # role -> last look at it, answered or not
         self.refused = False  # the page refuses, which is more than being slow
         self.error_since: dict[str, float] = {}  # role -> since when its polls fail
         self.order: dict[str, tuple[str, ...]] = {}
@@ -85,7 +85,7 @@ class History:
 
     def ingest(self, batch: Batch) -> None:
         """Take what the batch says of this subject."""
-        self.asked_at = batch.received_at
+        self.asked[batch.role] = batch.received_at
         if batch.error is not None and batch.subject == self.subject:
             self.error_since.setdefault(batch.role, batch.received_at)
             self.refused = batch.role == "engine" and not any(w in batch.error.lower() for w in SLOW_WORDS)
@@ -124,6 +124,11 @@ class History:
     def is_gone(self) -> bool:
         """Whether the engine's page refuses: an engine that is down is no engine that hangs, whatever its ring last said."""
         return self.refused
+
+    def asked_at(self, source: str) -> float:
+        """When the last look was that a source of frames comes from: a log that goes on is no look at the page."""
+        role = source if source in ("log", "steps") else "engine"
+        return self.asked.get(role, max(self.asked.values(), default=math.nan))
 
     def sources(self, signal: str) -> tuple[str, ...]:
         """The sources that have this signal, best first."""

@@ -23,6 +23,7 @@ from .tiers import GREATEST, LAST, LEAST, MEAN, Tier
 T = TypeVar("T")
 SLOW_S = 3.0
 """Looks further apart than this are slow: single ones are no evidence of what lasts, and counters jump between them."""
+LINES_S = 10.0  # between two stats lines of vLLM and LMDeploy; other engines print more often
 THIN = 0.5  # least share of a span's seconds that must be known
 
 
@@ -156,9 +157,13 @@ class Window:
         return rises if pace_s <= SLOW_S else spread(rises, round(pace_s))
 
     def cadence_s(self, signal: str) -> float:
-        """Usual time between two looks of the signal's best fresh source; 1 where that is not known yet."""
-        pace_s = self._tier(signal)[1].cadence_s
-        return 1.0 if math.isnan(pace_s) else pace_s
+        """Usual time between two looks of the signal's best fresh source; 1 where that is not known yet.
+
+        What a log says each second between two of its lines is the last line again, and no look.
+        """
+        source, tier = self._tier(signal)
+        pace_s = 1.0 if math.isnan(tier.cadence_s) else tier.cadence_s
+        return max(pace_s, LINES_S) if source == "log" else pace_s
 
     def span_of(self, signal: str, span_s: float, looks: int = 4) -> float:
         """The span, or as much longer as so many looks at the signal take where they are slow."""

@@ -41,13 +41,18 @@ def stall(w: Window) -> Stall:
         for_s = max(0.0, w.now - step.begun_at) if inside > 0 else 0.0
         return Stall(for_s, inside, predicted, known.longest_s, step.prefill_tokens)
     inside = w.level("req_running") + w.level("req_waiting")
-    moving = [w.age(name) for name in WORK[:2] if w.moves(name)]
+    moving = [_quiet_s(w, name) for name in WORK[:2] if w.moves(name)]
     if not moving:
         raise Missing("generated_tokens_total", "nothing that must move is shown")
-    quiet_s = min(moving) - max(0.0, w.now - w.history.asked_at)  # where nobody looked, silence is none of the engine's
+    quiet_s = min(moving)
     cadence = max((t.cadence_s for t in w.history.tiers.values() if not math.isnan(t.cadence_s)), default=1.0)
     for_s = quiet_s if inside > 0 and quiet_s > 2 * cadence else 0.0
     return Stall(for_s, inside, math.nan, _learned(w).longest_s, math.nan)
+
+
+def _quiet_s(w: Window, counter: str) -> float:
+    """Since when it stands still while somebody looked: where nobody did, silence is none of the engine's."""
+    return w.age(counter) - max(0.0, w.now - w.history.asked_at(w.source(counter)))
 
 
 class _Learned(NamedTuple):

@@ -95,16 +95,18 @@ def _admission(w: Window, p: Params) -> Finding | None:
 def _inferred(w: Window, p: Params) -> tuple[NDArray[np.bool_], float]:
     """In which seconds free cache speaks for a blocked head, and for how long it must last.
 
-    Slow looks: three of them in a row, and between them nobody may have been let in, for a blocked head admits nobody.
+    Slow looks: three of them in a row, and between them nobody may have been let in, for a blocked head admits nobody:
+    those who run may not have become more, those who wait not fewer.
     """
     span_s = w.span_of("kv_usage_ratio", SPAN_S)
     running = w.series("req_running", span_s, thin=0.3)
-    held = (w.series("req_waiting", span_s, thin=0.3) > 0) & (running < 0.95 * full_batch(w))
+    waiting = w.series("req_waiting", span_s, thin=0.3)
+    held = (waiting > 0) & (running < 0.95 * full_batch(w))
     held &= w.series("kv_usage_ratio", span_s, thin=0.3) < p.free_usage_ratio
     pace_s = w.cadence_s("kv_usage_ratio")
     if pace_s <= SLOW_S:
         return held, p.held_inferred_s
-    let_in = np.flatnonzero(np.diff(running) > 0)
+    let_in = np.flatnonzero((np.diff(running) > 0) | (np.diff(waiting) < 0))
     if len(let_in):
         held[: int(let_in[-1]) + 1] = False
     return held, max(p.held_inferred_s, SLOW_LOOKS * pace_s)

@@ -61,29 +61,45 @@ def _orphans(seen: Sight) -> Iterator[Clue]:
 
 def _aborts(seen: Sight) -> Iterator[Clue]:
     looks = moments(seen)
-    left = max(known(seen.growth("req_aborted_total")), float(seen.said("aborted", "client_disconnected")))
+    silent = _left_silently(seen)
+    counted_ones = max(known(seen.growth("req_aborted_total")), float(seen.said("aborted", "client_disconnected")))
+    left = max(counted_ones, silent)
     done, came = known(seen.growth("req_finished_total")), seen.growth("req_arrived_total")
     if left < MANY or left < SHARE * (left + done) or len(looks) < 2:
         return
     queue = max((m.waiting for m in looks if not math.isnan(m.waiting)), default=0.0)
-    if queue < 1:
+    if queue < 1 and silent < max(2 * MANY, done):
         return  # clients come and go, and nobody waits for it
+    again = (
+        "each that comes back is load again"
+        if queue >= 1
+        else "with no queue this is the clients' choice or their time-out"
+    )
     yield Clue(
         "retry_storm",
         seen.subject,
         0.5,
-        f"{left:.0f} requests were given up by their clients against {done:.0f} that finished; each that comes "
-        f"back is load again.",
+        f"{left:.0f} requests were given up by their clients against {done:.0f} that finished; {again}.",
         seen.first_at,
         "aborts",
-        "ticket",
+        "ticket" if queue >= 1 else "info",
         "service",
         evidence=(
-            told(seen, "req_aborted_total growth", left, MANY, ">="),
+            told(seen, "requests given up", left, MANY, ">="),
+            told(seen, "first tokens of requests that never finished", silent if silent > 0 else math.nan),
             told(seen, "req_finished_total growth", done),
             told(seen, "req_arrived_total growth", came),
             told(seen, "req_waiting, greatest", queue),
         ),
-        instead=instead(("overload", 0.4)),
+        instead=instead(("overload", 0.4) if queue >= 1 else ("healthy", 0.4)),
         look_next="arrivals against errors one client timeout earlier, and client timeouts against TTFT",
     )
+
+
+def _left_silently(seen: Sight) -> float:
+    """Requests that got a first token and neither finished nor run: vLLM counts a client that disconnects nowhere else."""
+    first, last = seen.histograms.get("ttft_seconds", (None, None))
+    done, running = seen.track("req_finished_total"), seen.track("req_running")
+    if seen.engine_kind != "vllm" or first is None or last is None or done is None or running is None or done.falls:
+        return 0.0
+    return max(0.0, last.count - first.count - done.growth - max(0.0, running.last - running.first))
