@@ -26,6 +26,7 @@ CLASSES = (
     "engine_gone",
     "start_failure",
     "engine_hang",
+    "unadmitted",
     "unschedulable_request",
     "admission_deferred",
     "fleet",

@@ -26,7 +26,7 @@ _CONTAINER = (
 _NODE = (
     "node_cpu_seconds_total", "node_load1", "node_memory_MemAvailable_bytes", "node_memory_MemTotal_bytes",
 )  # fmt: skip
-_PROCESS = ("process_cpu_seconds_total", "process_resident_memory_bytes")
+_PROCESS = ("process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds")
 HOST_NAMES = frozenset((*_CONTAINER, *_NODE, *_PROCESS))
 """Every sample name that is read here."""
 _PREFIXES = (b"container_", b"node_", b"process_")
@@ -81,6 +81,7 @@ class HostPage:
         return {
             "process_cpu_ratio": self._rate("process", values.get("process_cpu_seconds_total"), at),
             "process_memory_bytes": values.get("process_resident_memory_bytes", math.nan),
+            "process_open_files": values.get("process_open_fds", math.nan),
         }
 
     def _node(self, reading: Reading, at: float) -> dict[str, float]:

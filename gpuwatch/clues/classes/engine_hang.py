@@ -91,16 +91,20 @@ def _messages(seen: Sight, looks: list[Moment]) -> Iterator[Clue]:
     blocked = seen.notices.get("broadcast_block_wait")
     if blocked is not None and timeout is None and dog is None and not _went_on(looks, blocked):
         waited_s = blocked.count * known(blocked.greatest("seconds"), 60.0)
-        compiling = seen.said("compiled", "weights_loaded", "graphs_captured") > 0
+        served = any(known(m.generated) > 0 for m in looks if m.at < blocked.first_at)
+        compiling = seen.said("compiled", "weights_loaded", "graphs_captured") > 0 and not served
         yield Clue(
             "engine_hang",
             seen.subject,
-            min(0.6, (0.3 if compiling else 0.4) + 0.05 * (blocked.count - 1)),
-            f"A worker has not taken its work for {waited_s:.0f} s: it hangs, or it compiles.",
+            min(0.65, (0.55 if served else 0.3 if compiling else 0.4) + 0.05 * (blocked.count - 1)),
+            f"A worker has not taken its work for {waited_s:.0f} s"
+            + (", after it had served: it hangs." if served else ": it hangs, or it compiles."),
             blocked.first_at,
             "worker_waits",
+            "page" if served else "ticket",
+            named=served,
             evidence=(counted("broadcast_block_wait", blocked.count),),
-            instead=instead(("cold_start", 0.5 if compiling else 0.35)),
+            instead=() if served else instead(("cold_start", 0.5 if compiling else 0.35)),
             look_next="whether tokens flow, and the worker's stack",
         )
 
