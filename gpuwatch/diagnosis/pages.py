@@ -19,7 +19,7 @@ from ..sources.iterations import is_list, newest
 from ..sources.page import EnginePage
 from .host_page import HostPage, speaks_of_host
 
-_DCGM = b"DCGM_FI_"
+_DCGM = b"DCGM_"
 _NO_UUID = re.compile(rb'^(DCGM_\w+\{)(?![^}]*(?:UUID|uuid|gpu_uuid)=)([^}]*?\bgpu="([^"]*)"[^}]*\})', re.MULTILINE)
 _SERVER_ONLY = ("python_", "process_", "http_", "fastapi_", "go_", "promhttp_", "scrape_")
 

@@ -54,7 +54,8 @@ def _is_page(lines: list[bytes]) -> bool:
     """Samples, and hardly anything else beside comments."""
     samples = [line for line in lines if not line.startswith(b"#")]
     if any(_META.match(line) for line in lines):
-        return all(_SAMPLE.match(line) for line in samples[:3])
+        whole = samples[:-1] or samples  # whoever pastes a part of a page tears its last line
+        return all(_SAMPLE.match(line) for line in whole[:3])
     if not samples:
         return False
     return sum(1 for line in samples if _SAMPLE.match(line)) >= _MOSTLY * len(samples)

@@ -129,3 +129,39 @@ def test_a_log_that_goes_on_does_not_answer_for_the_page():
 def test_a_worker_that_was_killed_from_outside_is_told_as_such():
     evidence = served().say(20, "process_crashed", code=-9).say(20, "engine_dead")
     assert "SIGKILL" in first(evidence).summary
+
+
+def test_a_queue_that_prefill_lets_in_within_a_minute_is_no_reservation():
+    looks = Evidence("sglang").facts(engine_kind="sglang")
+    for n in range(3):
+        looks.line(n, prompt=25_000, gen=0, running=110 + 6 * n, waiting=240, kv=0.01)
+    assert "max_tokens_over_reservation" not in named(looks)
+
+
+def test_prefills_that_wait_for_their_decode_side_are_no_deferred_admission():
+    looks = Evidence("sglang").facts(engine_kind="sglang")
+    for n in range(4):
+        looks.line(
+            n, prompt=1, running=0, waiting=18 + 6 * n, kv=0.0, req_waiting_deferred=18 + 6 * n,
+            req_waiting_bootstrap=18 + 6 * n, req_transferring=1,
+        )  # fmt: skip
+    assert named(looks)[0] == "pd_transfer_stall"
+
+
+def test_many_failed_transfers_on_one_page_are_named_without_a_date():
+    found = first(Evidence().look(0, req_running=0, req_waiting=0, kv_transfer_failed_total=900))
+    assert found.rule == "pd_transfer_stall"
+    assert found.confidence <= 0.5
+
+
+def test_a_few_failed_transfers_among_many_requests_are_none():
+    assert named(Evidence().look(0, req_running=0, kv_transfer_failed_total=12, req_finished_total=90_000)) == []
+
+
+def test_an_engine_that_never_came_up_has_no_slow_kernel():
+    found = named(Evidence().say(0, "slow_kernel_fallback", method="fp8").say(1, "start_failed"))
+    assert found == ["start_failure"]
+
+
+def test_a_health_check_that_names_a_limit_is_throttling():
+    assert first(Evidence("").say(0, "clock_held_down", cause="thermal", index=2)).rule == "gpu_throttling"

@@ -134,3 +134,23 @@ def test_what_a_stopped_server_said_last_does_not_stand():
 def test_every_kind_is_described_once_and_readers_know_no_others():
     assert all(len(text) > 10 for text in NOTICES.values())
     assert {notice["kind"] for line in ERRORS for notice in notices(read(line))} <= set(NOTICES)
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("ERROR 01-02 03:04:05 [multiproc_executor.py:7] WorkerProc failed to start.", "start_failed"),
+        ("ERROR 01-02 03:04:05 [pynccl_pipe.py:264] Encountering exception in KV receiving thread", "transfer_failed"),
+        ("[2025-01-02 03:04:05 TP0] Unexpected transfer worker error for room 12: broken", "transfer_failed"),
+        ("ERROR [1:2] [[Health]] Detected clocks event due to thermal violation in GPU 5. Verify", "clock_held_down"),
+        ("ERROR [1:2] [[Health]] Detected clock throttling due to power violation in GPU 0. Verify", "clock_held_down"),
+    ],
+)
+def test_what_workers_transfers_and_health_checks_say(line, kind):
+    assert kinds(read(line)) == [kind]
+
+
+def test_a_health_check_names_the_device_and_the_limit():
+    found = notices(read("ERROR [1:2] [[Health]] Detected clocks event due to thermal violation in GPU 5. Verify"))
+    assert found[0]["index"] == "5"
+    assert found[0]["cause"] == "thermal"

@@ -194,3 +194,21 @@ def test_a_flood_of_orphans_is_one_notice_a_second():
     orphan = "Received output for rid='r-{:04d}' but the state was deleted in TokenizerManager."
     found = read(*("[2026-08-28 09:00:01] " + orphan.format(i) for i in range(3000)))
     assert notices(found) == [{"kind": "orphan_output", "count": "3000"}]
+
+
+def test_a_prefill_engine_shows_its_handshakes_and_what_is_in_flight():
+    line = (
+        "[2025-01-02 03:04:05] Prefill batch, #new-seq: 1, #new-token: 1, #cached-token: 0, token usage: 0.00, "
+        "#running-req: 0, #queue-req: 0, #prealloc-req: 18, #inflight-req: 1, cuda graph: False"
+    )
+    row = last(read(line))
+    assert (row["req_waiting_bootstrap"], row["req_transferring"]) == (18, 1)
+
+
+def test_a_decode_engine_shows_what_waits_for_memory_and_what_is_on_its_way():
+    line = (
+        "[2025-01-02 03:04:05] Decode batch, #running-req: 4, #token: 900, token usage: 0.10, #prealloc-req: 7, "
+        "#transfer-req: 2, #retracted-req: 0, gen throughput (token/s): 90.0, #queue-req: 0"
+    )
+    row = last(read(line))
+    assert (row["req_waiting_prealloc"], row["req_transferring"]) == (7, 2)

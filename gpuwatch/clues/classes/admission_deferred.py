@@ -40,6 +40,11 @@ def _deferred(seen: Sight) -> Iterator[Clue]:
         return
     if n < 3 or n < SHARE * known(waiting, n) or known(last.kv) >= FULL:
         return
+    if (
+        known(seen.last("req_waiting_bootstrap")) + known(seen.last("req_waiting_prealloc")) >= SHARE * n
+        and grammar is None
+    ):
+        return  # they wait for the other side of a disaggregated pair: fleet.py
     if len(held) > 1 and _parks(held):
         yield _parked(seen, held)
         return

@@ -10,7 +10,7 @@ import math
 import statistics
 from collections.abc import Iterator
 
-from ..clue import Clue, instead, not_this, ratio, told
+from ..clue import Clue, counted, instead, not_this, ratio, told
 from ..moments import moments
 from ..sighting import Sighting
 from ..track import Sight, number
@@ -28,6 +28,8 @@ def clues(s: Sighting) -> Iterator[Clue]:
     for gpu in s.gpus:
         if (found := _throttled(gpu)) is not None:
             yield found
+    for seen in s.sights.values():
+        yield from _said(seen)
     yield from _slow_peer(s)
     yield from _busy_for_others(s)
     for engine in s.engines:
@@ -61,6 +63,7 @@ def _throttled(gpu: Sight) -> Clue | None:
     if not (told_so or inferred):
         return None
     low = clock < LOW_CLOCK
+    thermal = hot >= HOT_C or gpu.last("gpu_throttled_thermal_ratio") > THROTTLED
     sure = (0.55 + (0.1 if low else 0.0) + (0.05 if hot >= HOT_C else 0.0)) if told_so else 0.45
     name = gpu.facts.get("index", gpu.subject.gpu)
     return Clue(
@@ -71,9 +74,9 @@ def _throttled(gpu: Sight) -> Clue | None:
         + (f" for {held:.0%} of the time" if told_so else "")
         + (f": clock at {clock:.0%} of its maximum" if low else "")
         + (f", {hot:.0f} °C" if not math.isnan(hot) else "")
-        + f" while it works ({work:.0%}).",
+        + (f" while it works ({work:.0%})." if not math.isnan(work) else "; whether it worked meanwhile is not shown."),
         gpu.first_at,
-        "thermal" if hot >= HOT_C else "limit",
+        "thermal" if thermal else "limit",
         "ticket",
         "device",
         evidence=(
@@ -87,6 +90,30 @@ def _throttled(gpu: Sight) -> Clue | None:
         instead=instead(*(() if told_so else (("step_time_regression", 0.25),))),
         explains=("straggler_gpu", "step_time_regression"),
         look_next="clock event reasons and fans, and whether its peers are held down, too",
+    )
+
+
+def _said(seen: Sight) -> Iterator[Clue]:
+    """DCGM's own health check names the device and the limit."""
+    told_so = seen.notices.get("clock_held_down")
+    if told_so is None:
+        return
+    devices = ", ".join(sorted(told_so.words.get("index", {}))[:8])
+    thermal = "thermal" in told_so.words.get("cause", {})
+    yield Clue(
+        "gpu_throttling",
+        seen.subject,
+        0.65,
+        f"The health check of DCGM says that a {'thermal' if thermal else 'power'} limit holds device {devices} down "
+        f"({told_so.count} messages); by how much and whether it worked meanwhile is not said.",
+        told_so.first_at,
+        "thermal" if thermal else "limit",
+        "ticket",
+        "device",
+        evidence=(counted("clock_held_down", told_so.count),),
+        named=True,
+        explains=("straggler_gpu", "step_time_regression"),
+        look_next="clock, temperature, power and work of that device and its peers at that time",
     )
 
 

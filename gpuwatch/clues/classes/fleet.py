@@ -19,6 +19,7 @@ from ..track import Sight
 
 SPREAD = 0.4
 ONE_SHARE = 0.6
+MANY_FAILED, FAILED_SHARE = 10.0, 0.05
 
 
 def clues(s: Sighting) -> Iterator[Clue]:
@@ -203,13 +204,18 @@ def _fill_deadlock(seen: Sight) -> Iterator[Clue]:
 def _failed_transfers(seen: Sight) -> Iterator[Clue]:
     """What the engine counts as failed, and prefills whose decode side does not take part."""
     failed, alone = known(seen.growth("kv_transfer_failed_total")), known(seen.last("req_waiting_bootstrap"))
+    early = seen.track("req_waiting_bootstrap")
+    grows = early is not None and early.count > 1 and early.last > early.first
     if failed < 3 and alone < 10:
+        yield from _failed_ever(seen)
         return
     yield Clue(
         "pd_transfer_stall",
         seen.subject,
-        0.6 if failed >= 3 else 0.5,
-        f"{failed:.0f} KV transfers failed and {alone:.0f} prefills wait for their decode side.",
+        0.6 if failed >= 3 or grows else 0.5,
+        (f"{failed:.0f} KV transfers failed, and " if failed > 0 else "")
+        + f"{alone:.0f} prefills wait for their decode side"
+        + (f", {early.first:.0f} at first." if grows and early is not None else "."),
         seen.first_at,
         "remote_kv",
         "ticket",
@@ -217,6 +223,30 @@ def _failed_transfers(seen: Sight) -> Iterator[Clue]:
         evidence=(told(seen, "kv_transfer_failed_total growth", failed), told(seen, "req_waiting_bootstrap", alone)),
         explains=("admission_deferred", "overload", "head_of_line_blocking"),
         look_next="the decode engines at that time, and the transfer's own log",
+    )
+
+
+def _failed_ever(seen: Sight) -> Iterator[Clue]:
+    """One page: failures since the engine started, which may be long ago."""
+    track, done = seen.track("kv_transfer_failed_total"), seen.last("req_finished_total")
+    if track is None or track.count > 1 or track.last < MANY_FAILED or track.last < FAILED_SHARE * known(done):
+        return
+    yield Clue(
+        "pd_transfer_stall",
+        seen.subject,
+        0.45,
+        f"{track.last:.0f} KV transfers have failed since the engine started"
+        + (f", beside {done:.0f} finished requests" if done > 0 else "")
+        + "; whether lately, one page does not say.",
+        seen.first_at,
+        "remote_kv",
+        "ticket",
+        "queue",
+        evidence=(
+            told(seen, "kv_transfer_failed_total", track.last, MANY_FAILED, ">="),
+            told(seen, "req_finished_total", done),
+        ),
+        look_next="the same page a minute later, and the transfer's own log",
     )
 
 

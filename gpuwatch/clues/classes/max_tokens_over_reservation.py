@@ -21,6 +21,7 @@ MANY = 8.0
 WASTE = 8.0
 LOPSIDED = 4.0
 DRAINED = 0.9
+SOON_S = 60.0
 
 
 def clues(s: Sighting) -> Iterator[Clue]:
@@ -33,7 +34,7 @@ def clues(s: Sighting) -> Iterator[Clue]:
             continue
         if q.flowing is False and q.looks > 1:
             continue
-        if _drains(q):
+        if _drains(q) or _grows(q):
             continue
         reserves = seen.engine_kind.lower() in RESERVING or seen.fact("output_reserve_ratio") > 0
         waste = _waste(seen)
@@ -44,6 +45,13 @@ def clues(s: Sighting) -> Iterator[Clue]:
 def _drains(q: Queue) -> bool:
     """The queue shrinks because requests are let in: a burst on its way, whatever admission sets aside for each."""
     return q.looks > 1 and q.admitting is True and q.waiting <= DRAINED * q.first.waiting
+
+
+def _grows(q: Queue) -> bool:
+    """So many more run each second that all who wait are in within a minute: admission waits for prefill, not for room."""
+    if q.looks < 2 or q.admitting is not True or not q.span_s > 0:
+        return False
+    return (q.running - q.first.running) / q.span_s * SOON_S >= q.waiting
 
 
 def _lopsided(q: Queue) -> bool:

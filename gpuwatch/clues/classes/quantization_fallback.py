@@ -15,8 +15,8 @@ def clues(s: Sighting) -> Iterator[Clue]:
     """Every engine that warned."""
     for seen in s.engines:
         said = seen.notices.get("slow_kernel_fallback")
-        if said is None:
-            continue
+        if said is None or seen.said("start_failed", "does_not_fit"):
+            continue  # an engine that never came up has no slow steps
         method = ", ".join(sorted(said.words.get("method", {}))[:4])
         yield Clue(
             "quantization_fallback",

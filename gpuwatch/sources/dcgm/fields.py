@@ -27,9 +27,12 @@ class Field(msgspec.Struct, frozen=True):
 
 
 FREE, REASONS, XID_COUNT, OWNER, READ_AT = "free_bytes", "clock_event_reasons", "xid_count", "owner", "read_at"
+CLOCK_EVENTS = "clock_events"
+BY_LABEL = {XID_COUNT: "xid", CLOCK_EVENTS: "clock_event"}
+"""Counts of the last minutes, one series for each value of a label."""
 POWER_NS, SYNC_NS, BRAKE_NS = "throttled_power_ns", "throttled_sync_ns", "throttled_brake_ns"
 THERMAL_NS = ("throttled_thermal_ns", "throttled_sw_thermal_ns", "throttled_hw_thermal_ns")
-SERVING = frozenset({FREE, REASONS, XID_COUNT, OWNER, READ_AT, POWER_NS, SYNC_NS, BRAKE_NS, *THERMAL_NS})
+SERVING = frozenset({FREE, REASONS, XID_COUNT, CLOCK_EVENTS, OWNER, READ_AT, POWER_NS, SYNC_NS, BRAKE_NS, *THERMAL_NS})
 """What is needed to compute a signal and is none itself."""
 
 UNNAMED_BITS = 0x8 | 0x80
@@ -75,6 +78,7 @@ DCGM: dict[str, Field] = {
     _DEV + "XID_ERRORS": Field("gpu_xid_last_code", board=True),
     _DEV + "XID_ERROR": Field("gpu_xid_last_code", board=True),
     "DCGM_EXP_XID_ERRORS_COUNT": Field(XID_COUNT, board=True),
+    "DCGM_EXP_CLOCK_EVENTS_COUNT": Field(CLOCK_EVENTS, board=True),
     _DEV + "ECC_SBE_VOL_TOTAL": Field("gpu_ecc_corrected_total", board=True),
     _DEV + "ECC_DBE_VOL_TOTAL": Field("gpu_ecc_uncorrected_total", board=True),
     _DEV + "CORRECTABLE_REMAPPED_ROWS": Field("gpu_remapped_rows_corrected", board=True),

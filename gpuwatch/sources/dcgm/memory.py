@@ -9,7 +9,24 @@ from ...model import Event, Subject
 from ..growth import Growth
 from .fields import BRAKE_NS, FREE, POWER_NS, REASONS, SLOWDOWN_BITS, SYNC_NS, THERMAL_NS, UNNAMED_BITS
 
+_THERMAL_EVENTS = ("sw_thermal", "hw_thermal")
+_SLOW_EVENTS = (*_THERMAL_EVENTS, "hw_slowdown", "hw_power_brake")
 _COUNTERS = (POWER_NS, SYNC_NS, BRAKE_NS, *THERMAL_NS)
+
+
+def clock_events(counts: Mapping[str, float]) -> dict[str, float]:
+    """Shares of what the exporter counted in its window (five minutes by default), reasons such as idle included: at least so
+    much of it was slowed down. Empty without counts."""
+    whole = sum(counts.values())
+    if not whole > 0:
+        return {}
+    shares = {
+        "gpu_throttled_thermal_ratio": max(counts.get(name, 0.0) for name in _THERMAL_EVENTS) / whole,
+        "gpu_throttled_brake_ratio": counts.get("hw_power_brake", 0.0) / whole,
+        "gpu_throttled_power_ratio": counts.get("power_cap", counts.get("sw_power_cap", 0.0)) / whole,
+        "gpu_throttled_ratio": max(counts.get(name, 0.0) for name in _SLOW_EVENTS) / whole,
+    }
+    return {name: min(1.0, share) for name, share in shares.items()}
 
 
 class DeviceMemory:

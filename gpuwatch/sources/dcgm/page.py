@@ -19,9 +19,9 @@ from ...exposition import DEFAULT_LIMITS, Limits, Series
 from ...exposition_plan import PageReader
 from ...model import Event, Frame, Info, Subject
 from ..ownership.holder import Holder
-from .fields import FIELDS, NAMES, OURS, OWNER, READ_AT, SERVING, XID_COUNT, is_blank
+from .fields import BY_LABEL, CLOCK_EVENTS, FIELDS, NAMES, OURS, OWNER, READ_AT, SERVING, is_blank
 from .identity import Identity, facts, holder, identity, renamed
-from .memory import DeviceMemory
+from .memory import DeviceMemory, clock_events
 
 SOURCE, NODE_SOURCE = "dcgm", "node"
 """Series of an exporter, and those of an agent with the role *node*, whose readings are its drivers'."""
@@ -42,12 +42,12 @@ class GpuReport(msgspec.Struct, frozen=True):
 
 
 class _Cell(msgspec.Struct, frozen=True):
-    """Where one value of a page goes. `xid`: the code that it counts."""
+    """Where one value of a page goes. `which`: the code or the clock event that it counts."""
 
     subject: Subject
     signal: str
     factor: float
-    xid: str = ""
+    which: str = ""
 
 
 class DcgmPage:
@@ -100,6 +100,7 @@ class DcgmPage:
     def _frames(self, raws: Sequence[float], at: float) -> tuple[tuple[Frame, ...], tuple[Event, ...], int]:
         found: dict[Subject, dict[str, float]] = {}
         xids: dict[Subject, dict[str, float]] = {}
+        clocks: dict[Subject, dict[str, float]] = {}
         dropped = 0
         for cell, raw in zip(self._cells, raws, strict=True):
             if cell is None or raw != raw:
@@ -107,15 +108,17 @@ class DcgmPage:
             value = _checked(cell.signal, raw, cell.factor)
             if value != value:
                 dropped += 1
-            elif cell.xid:
-                xids.setdefault(cell.subject, {})[cell.xid] = value
+            elif cell.which:
+                counts = clocks if cell.signal == CLOCK_EVENTS else xids
+                counts.setdefault(cell.subject, {})[cell.which] = value
             else:
                 found.setdefault(cell.subject, {}).setdefault(cell.signal, value)
         frames: list[Frame] = []
         events: list[Event] = []
-        for subject in {**found, **xids}:
+        for subject in {**found, **xids, **clocks}:
             values = found.get(subject, {})
             memory = self._memory.setdefault(subject, DeviceMemory(subject))
+            values |= clock_events(clocks.get(subject, {}))
             events += memory.complete(values, xids.get(subject, {}), at)
             if values:
                 row = np.array([list(values.values())])
@@ -160,15 +163,15 @@ class DcgmPage:
         if key not in self.devices:
             self._uncounted += 1
             return None
-        subject, xid = Subject(gpu=key), one.labels.get("xid", "")[:12] if field.signal == XID_COUNT else ""
-        if field.signal in (OWNER, READ_AT) or (field.signal == XID_COUNT) != bool(xid):
+        subject, which = Subject(gpu=key), one.labels.get(BY_LABEL.get(field.signal, ""), "")[:24]
+        if field.signal in (OWNER, READ_AT) or (field.signal in BY_LABEL) != bool(which):
             return None
         if not field.mig and who.board in cut:
             return None  # missing, not idle
-        if (subject, one.name, xid) in seen:
+        if (subject, one.name, which) in seen:
             return None  # time slicing shows a device once for each pod
-        seen.add((subject, one.name, xid))
-        return _Cell(subject, field.signal, field.factor, xid)
+        seen.add((subject, one.name, which))
+        return _Cell(subject, field.signal, field.factor, which)
 
     def _know(self, key: str, labels: Mapping[str, str], who: Identity) -> None:
         if key in self.devices or len(self.devices) < _MAX_GPUS:

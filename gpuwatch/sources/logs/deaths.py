@@ -117,6 +117,8 @@ PHRASES = (
     Phrase("Engine core initialization failed", "vllm", says("start_failed")),
     Phrase("EngineCore failed to start", "vllm", says("start_failed")),
     Phrase("Engine process failed to start", "vllm", says("start_failed")),
+    Phrase("WorkerProc failed to start", "vllm", says("start_failed")),
+    Phrase("WorkerProc initialization failed", "vllm", says("start_failed")),
     *_any(("eceived sigquit from a child proces", "SIGQUIT received. "), "sglang", says("process_crashed")),
     Phrase("Scheduler hit an exception", "sglang", says("process_crashed")),
     Phrase("hard process was signaled to shutdown with signal ", "tgi", _shard),

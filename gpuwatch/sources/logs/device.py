@@ -11,6 +11,8 @@ _XID = re.compile(rf"NVRM: Xid \((?:PCI:)?{_PCI}\): (\d{{1,4}})(?!\d)")
 _PREVIOUS = re.compile(r"caused by previous Xid (\d{1,4})")
 _LOST = re.compile(rf"NVRM: (?:The NVIDIA )?GPU (?:at )?{_PCI}")
 
+_HELD_DOWN = re.compile(r"Detected clocks? ?(?:event|throttling) due to (thermal|power) violation in GPU (\d{1,4})")
+
 
 def _xid(text: str, at: int) -> tuple[Found, ...]:
     found = _XID.match(text, at)
@@ -31,9 +33,20 @@ def _lost(text: str, at: int) -> tuple[Found, ...]:
     return (Notice("gpu_lost", {"pci": found[1].lower()} if found else {}),)
 
 
+def _held_down(text: str, at: int) -> tuple[Found, ...]:
+    """DCGM's health check: a limit holds a device's clock down."""
+    found = _HELD_DOWN.match(text, at)
+    return (Notice("clock_held_down", {"cause": found[1], "index": found[2]}),) if found else ()
+
+
 PHRASES = (
     Phrase("NVRM: Xid (", "kernel", _xid),
     Phrase("fallen off the bus", "kernel", _lost),
+    *(
+        Phrase(f"Detected clock{word} due to {cause} violation in GPU ", "dcgm", _held_down)
+        for word in ("s event", " throttling", "s throttling")
+        for cause in ("thermal", "power")
+    ),
     Phrase("Host engine connection invalid/disconnected", "dcgm", says("exporter_disconnected")),
     Phrase("Not collecting DCP metrics", "dcgm", says("exporter_blind")),
     Phrase("metric not enabled", "dcgm", says("exporter_blind")),

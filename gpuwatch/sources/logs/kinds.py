@@ -36,6 +36,7 @@ NOTICES: dict[str, str] = {
     # the device
     "ecc_error": "uncorrectable ECC error",
     "xid": "the kernel reports an XID (code, pci, previous)",
+    "clock_held_down": "a limit holds a device's clock down (cause: thermal or power; index)",
     "gpu_lost": "the device has fallen off the bus (pci)",
     "exporter_disconnected": "the GPU exporter lost its host engine: its values stay frozen",
     "exporter_blind": "the GPU exporter does not collect a group of metrics",
@@ -66,7 +67,7 @@ NOTICES: dict[str, str] = {
 TEXT_VALUES = frozenset({
     "recompute", "swap", "prefill", "decode", "start", "awq", "gptq", "fp8", "fp4", "nvfp4", "mxfp4", "marlin", "bitsandbytes",
     "gguf", "allreduce", "allgather", "reducescatter", "broadcast", "send", "recv", "alltoall", "barrier", "coalesced",
-    "reduce", "gather", "scatter", "unknown",
+    "reduce", "gather", "scatter", "thermal", "power", "unknown",
 })  # fmt: skip
 """The only words that a notice may carry as values; everything else is a number or a PCI address."""
 

@@ -30,6 +30,7 @@ def _batch(text: str, at: int) -> tuple[Found, ...]:
         gauges["req_waiting"] = waiting
     if deferred:
         gauges["req_waiting_deferred"] = deferred
+    gauges |= _other_side(said)
     usages = [
         number for name, number in said.items() if name.endswith("usage") and not name.startswith("pre-allocated")
     ]
@@ -52,6 +53,17 @@ def _waiting(said: dict[str, float]) -> tuple[float | None, float]:
     if queued is None:
         return None, deferred
     return queued + deferred + said.get("retracted-req", 0.0), deferred
+
+
+def _other_side(said: dict[str, float]) -> dict[str, float]:
+    """The queues of a disaggregated pair. A prefill engine shows what is in flight from it, or open handshakes."""
+    prefills = "inflight-req" in said or "unbootstrapped-req" in said
+    if not prefills and "transfer-req" not in said:
+        return {}
+    early = said.get("unbootstrapped-req", said.get("prealloc-req")) if prefills else said.get("prealloc-req")
+    moving = said.get("inflight-req") if prefills else said["transfer-req"]
+    found = {"req_waiting_bootstrap" if prefills else "req_waiting_prealloc": early, "req_transferring": moving}
+    return {name: number for name, number in found.items() if number is not None}
 
 
 def _prefilled(text: str, at: int, said: dict[str, float], gauges: dict[str, float]) -> dict[str, float]:
@@ -170,6 +182,7 @@ PHRASES = (
     Phrase("Prefill transfer failed for request", "sglang", _transfer),
     Phrase("Prefill bootstrap failed for request", "sglang", _transfer),
     Phrase("Decode handshake failed for request", "sglang", _transfer),
+    Phrase("Unexpected transfer worker error for room", "sglang", says("transfer_failed")),
     Phrase("Some requests fail to receive KV Cache transfer done signal", "sglang", says("transfer_timeout")),
     Phrase("Some requests timed out when bootstrapping", "sglang", says("transfer_timeout")),
     Phrase("crashed with exit code ", "sglang", _crashed),

@@ -116,5 +116,6 @@ PHRASES = (
     Phrase("pulling kv_caches for ", "vllm", _pulling),
     Phrase("Releasing expired KV blocks for request", "vllm", _expired),
     Phrase("NIXL transfer failure", "vllm", says("transfer_failed")),
+    Phrase("Encountering exception in KV receiving thread", "vllm", says("transfer_failed")),
     Phrase("Aborted request", "vllm", _aborted),
 )
