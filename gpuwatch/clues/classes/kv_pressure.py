@@ -26,6 +26,8 @@ LARGE = 64.0
 """A batch of exactly 64, 128 or 256 is a limit, not a coincidence; one of 8 may be either."""
 CROWD, CROWDED, HALF_EMPTY = 16.0, 4.0, 0.5
 """So many waiting, and so many times the batch, before a cache that is half empty: a small batch is at its limit, too."""
+NOT_RESERVING = frozenset({"vllm", "llamacpp", "ollama"})
+"""Engines whose admission sets nothing aside for output that is not there yet."""
 SOON_S = 600.0
 RAMP_LOOKS = 4
 RETRIES = 3
@@ -142,7 +144,7 @@ def _batch_full(seen: Sight, q: Queue) -> Clue:
         evidence=_numbers(seen, q, math.nan),
         ruled_out=_flows(q),
         instead=instead(
-            ("head_of_line_blocking" if seen.engine_kind == "vllm" else "max_tokens_over_reservation", 0.25)
+            ("head_of_line_blocking" if seen.engine_kind in NOT_RESERVING else "max_tokens_over_reservation", 0.25)
         ),
         ended_at=None if q.lasts else q.last.at,
         look_next="the batch limit (max_num_seqs), and whether completions rise with it",
