@@ -7,7 +7,8 @@ what carries no such label belongs to the lowest rank, what names another (a Tri
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations
 
 from ..dialects.dialect import Dialect
 from ..exposition import Series
@@ -19,10 +20,14 @@ Key = tuple[tuple[str, str], ...]
 
 
 class RankNumbers:
-    """Numbers for ranks: small integers keep theirs, anything else is numbered as it is first seen."""
+    """Numbers for ranks: small integers keep theirs, anything else is numbered as it is first seen.
+
+    Of those that have not been seen for longest a thousand are remembered: replicas come and go for months.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[Key, int] = {}
+        self._known: dict[Key, int] = {}  # the longest unseen first
+        self._next = 0
 
     def number(self, keys: Iterable[Key]) -> dict[Key, int]:
         """A number for each key of one page."""
@@ -30,10 +35,14 @@ class RankNumbers:
         plain = {key: _integer(key[0][1]) if len(key) == 1 else None for key in ordered}
         if len({key[0][0] for key in ordered if key}) == 1 and None not in plain.values():
             return {key: value for key, value in plain.items() if value is not None}
+        found: dict[Key, int] = {}
         for key in ordered:
-            if key not in self._known and len(self._known) < MAX_RANKS * 16:
-                self._known[key] = len(self._known)
-        return {key: self._known[key] for key in ordered if key in self._known}
+            found[key] = self._known.pop(key, self._next)
+            self._next += found[key] == self._next
+            self._known[key] = found[key]
+        for key in list(self._known)[: max(len(self._known) - MAX_RANKS * 16, 0)]:
+            del self._known[key]
+        return found
 
 
 def homes(
@@ -47,27 +56,50 @@ def homes(
     present = _distinct(named or set(keys))
     cut = max(len(present) - MAX_RANKS, 0)
     numbered = numbers.number(sorted(present)[:MAX_RANKS])
-    lowest = min(numbered, key=numbered.__getitem__)
-    found: dict[Key, int | None] = {
-        key: numbered.get(key, _partial(key, numbered, lowest, strict=bool(named))) for key in set(keys)
-    }
+    place = _Places(numbered)
+    strict = bool(named)
+    found = {key: place.of(key, strict) for key in set(keys)}
     return [found[key] for key in keys], {number: key for key, number in numbered.items()}, cut
 
 
 def _distinct(keys: set[Key]) -> set[Key]:
     """Without those that say less than another: a series without the label speaks for the lowest rank."""
-    kept = {key for key in keys if key and not any(set(key) < set(other) for other in keys)}
-    return kept or {()}
+    less = {part for key in keys for part in _parts(key) if len(part) < len(key)}
+    return keys - less - {()} or {()}
 
 
-def _partial(key: Key, numbered: dict[Key, int], lowest: Key, *, strict: bool) -> int | None:
-    """The lowest rank that has all that `key` says; a key that contradicts every rank belongs to none."""
-    fitting = [number for other, number in numbered.items() if set(key) <= set(other)]
-    if fitting:
-        return min(fitting)
-    says = dict(key)
-    at_odds = all(any(says.get(label, value) != value for label, value in other) for other in numbered)
-    return None if strict and at_odds else numbered[lowest]
+def _parts(key: Key) -> Iterator[Key]:
+    """All that says no more than `key`, itself included. A key has a handful of labels."""
+    for size in range(len(key) + 1):
+        yield from combinations(key, size)
+
+
+class _Places:
+    """Which of the numbered ranks a series belongs to, by what its key says; a look-up, however many keys a page has."""
+
+    def __init__(self, numbered: dict[Key, int]) -> None:
+        self._lowest = min(numbered.values())
+        self._fitting: dict[Key, int] = {}
+        self._shapes: dict[tuple[str, ...], set[Key]] = {}
+        for rank, number in sorted(numbered.items(), key=lambda item: -item[1]):
+            parts = set(_parts(rank))
+            self._fitting |= dict.fromkeys(parts, number)
+            self._shapes.setdefault(tuple(label for label, _ in rank), set()).update(parts)
+        self._fitting |= numbered
+
+    def of(self, key: Key, strict: bool) -> int | None:
+        """The lowest rank that has all that `key` says; with `strict`, a key that contradicts every rank has none."""
+        fitting = self._fitting.get(key)
+        if fitting is not None:
+            return fitting
+        return self._lowest if not strict or self._agrees(key) else None
+
+    def _agrees(self, key: Key) -> bool:
+        """Whether some rank says nothing else than `key` where both say something."""
+        return any(
+            tuple((label, value) for label, value in key if label in shape) in parts
+            for shape, parts in self._shapes.items()
+        )
 
 
 def one_of_each(dialect: Dialect, series: Sequence[Series], indices: Sequence[int]) -> list[tuple[int, ...]]:

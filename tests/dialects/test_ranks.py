@@ -1,10 +1,12 @@
 """Ranks, replicas and models of one page: who is counted, who is not, and under which number."""
 
+import time
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.sources.page import EnginePage
-from gpuwatch.sources.ranks import MAX_RANKS, RankNumbers
+from gpuwatch.sources.ranks import MAX_RANKS, RankNumbers, _distinct, _Places
 from tests.dialects.reading_pages import captured, facts_of, flat, page_of, read
 
 
@@ -76,3 +78,47 @@ def test_blocks_are_shared_by_the_engines_of_one_server_and_not_by_its_replicas(
         for name in ("num_requests_running", "cache_config_info") for e in "01" for r in "ab"
     ]  # fmt: skip
     assert {signals["kv_total_blocks"] for signals in read(page_of(*lines)).values()} == {1000}
+
+
+def test_replicas_that_are_replaced_for_months_are_still_read():
+    """Each page names new replicas; the last is read like the first, what is remembered is bounded, no number comes twice."""
+    numbers, given = RankNumbers(), set()
+    for page in range(1500):
+        keys = [(("ReplicaId", f"{page}-{n}"),) for n in range(2)]
+        found = numbers.number(keys)
+        assert set(found) == set(keys)
+        assert given.isdisjoint(found.values())
+        given |= set(found.values())
+    assert len(numbers._known) <= MAX_RANKS * 16
+
+
+def test_a_page_of_fifty_thousand_ranks_costs_a_look_up_each():
+    """Which rank a series belongs to is looked up, not compared with every other."""
+
+    def looks(ranks):
+        keys = {(("engine", str(n)), ("pod", f"p{n}")) for n in range(ranks)} | {
+            (("engine", str(n)),) for n in range(ranks)
+        }
+        began = time.process_time()
+        present = _distinct(keys)
+        place = _Places({key: n for n, key in enumerate(sorted(present)[:MAX_RANKS])})
+        said = [place.of(key, strict=True) for key in keys]
+        assert len(present) == ranks
+        assert sum(one is not None for one in said) == 2 * MAX_RANKS
+        return time.process_time() - began
+
+    assert looks(50_000) < 60 * max(looks(5_000), 0.002)
+    assert len(read(running("pod", *map(str, range(3000))))) == MAX_RANKS
+
+
+@given(st.lists(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xy")), max_size=3), min_size=1, max_size=6))
+def test_a_series_belongs_to_the_lowest_rank_that_says_all_it_says(drawn):
+    """As compared one by one."""
+    keys = {tuple(sorted(dict(key).items())) for key in drawn}
+    present = _distinct(keys)
+    assert present == ({k for k in keys if k and not any(set(k) < set(o) for o in keys)} or {()})
+    numbered = {key: n for n, key in enumerate(sorted(present)[:2])}
+    for key in keys:
+        fitting = [n for rank, n in numbered.items() if set(key) <= set(rank)]
+        at_odds = all(any(dict(key).get(label, value) != value for label, value in rank) for rank in numbered)
+        assert _Places(numbered).of(key, strict=True) == (min(fitting) if fitting else None if at_odds else 0)
