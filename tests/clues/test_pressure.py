@@ -166,10 +166,7 @@ def test_one_look_at_a_short_queue_before_a_small_batch_does_not_decide():
 
 def test_the_rival_of_a_full_batch_is_what_that_engine_can_do():
     def rivals(kind: str) -> set[str]:
-        evidence = Evidence(kind)
-        for n, waiting in enumerate((8, 12, 20)):
-            evidence.look(10 * n, req_running=8, req_waiting=waiting, kv_usage_ratio=0.1)
-        return candidates_of(first(evidence))
+        return candidates_of(first(Evidence(kind).look(0, req_running=8, req_waiting=127, kv_usage_ratio=0.01)))
 
     assert "max_tokens_over_reservation" in rivals("lmdeploy")
     assert not any("max_tokens_over_reservation" in rivals(kind) for kind in ("vllm", "llamacpp"))
