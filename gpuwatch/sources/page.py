@@ -102,7 +102,8 @@ class EnginePage:
                     f"and no signal that can be read ({reading.dropped} lines dropped)"
                 )
         if reading.cut:  # sums over half of their series would look like a restart
-            raise CutPageError(f"the page has no end ({len(body)} bytes; at most {self._limits.page_bytes} are read)")
+            most = f"{self._limits.page_bytes} bytes and {self._limits.lines} lines are read"
+            raise CutPageError(f"the page has no end, or is too long ({len(body)} bytes; at most {most})")
         frames: list[Frame] = []
         histograms: list[Histogram] = []
         events: list[Event] = []

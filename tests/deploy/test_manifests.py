@@ -171,3 +171,13 @@ def test_the_image_is_built_from_what_is_here_and_does_not_run_as_root():
     shipped = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     needed = {*shipped["packages"], *shipped["force-include"]}
     assert needed <= {name for names in copied for name in names}
+
+
+def test_the_nodes_agent_brings_its_namespace_and_says_the_level_it_needs():
+    """Without it a first `kubectl apply` fails; hostPID and hostPath need the level privileged."""
+    first = documents(NODE)[0]
+    assert (first["kind"], first["metadata"]["name"]) == (
+        "Namespace",
+        of_kind(NODE, "DaemonSet")["metadata"]["namespace"],
+    )
+    assert first["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"

@@ -209,10 +209,11 @@ def test_a_restart_is_an_event_after_one_look_at_the_whole_page():
         (Reply(VLLM, send_bytes=20_000), "half_body"),
         (Reply(VLLM[:20_000], framed=False), "has no end"),
         (Reply(b"x" * 9_000_000), "too_large"),
+        (Reply(VLLM + b"x 1\n" * 100_001), "100000 lines are read"),
         (Reply(b"<html>404</html>\n"), "no dialect"),
         (Reply(b""), "no dialect"),
     ],
-    ids=["500", "half", "cut", "large", "html", "empty"],
+    ids=["500", "half", "cut", "large", "long", "html", "empty"],
 )
 def test_a_bad_answer_is_an_error_and_the_next_good_one_is_read(reply, error):
     async def main():
