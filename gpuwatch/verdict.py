@@ -20,11 +20,11 @@ def to_json(verdict: Verdict) -> bytes:
     return msgspec.json.encode(_rounded(msgspec.to_builtins(verdict)))
 
 
-def text(verdict: Verdict, width: int = 100) -> str:
-    """The verdict on one screen: what, since when, why, what not, what to do."""
+def text(verdict: Verdict, width: int = 100, *, dated: bool = True) -> str:
+    """The verdict on one screen: what, since when, why, what not, what to do. `dated`: False without times."""
     out: list[str] = []
     for incident in verdict.incidents[:3]:
-        out += [*_incident(incident, width), ""]
+        out += [*_incident(incident, width, dated=dated), ""]
     if not verdict.incidents:
         out += ["No incident.", ""]
     elif len(verdict.incidents) > 3:
@@ -37,12 +37,13 @@ def text(verdict: Verdict, width: int = 100) -> str:
     return "\n".join(map(_printable, out)).rstrip() + "\n"
 
 
-def _incident(i: Incident, width: int) -> list[str]:
+def _incident(i: Incident, width: int, *, dated: bool) -> list[str]:
     since = f"{_clock(i.onset_at)}, seen after {i.detected_at - i.onset_at:.0f} s"
     until = f", over at {_clock(i.resolved_at)}" if i.resolved_at else ""
+    when = f"since {since}{until}" if dated else "when is not known: nothing that was given has a time"
     out = [
         f"{_MARK[i.severity]}  {i.rule}" + (f" ({i.mechanism})" if i.mechanism else "") + f"  {i.confidence:.0%} sure",
-        f"      {i.subject['engine'] or i.subject.get('gpu', '')} · since {since}{until}",
+        f"      {i.subject['engine'] or i.subject.get('gpu', '')} · {when}",
         "",
     ]
     out += _wrapped("what", i.summary, width)

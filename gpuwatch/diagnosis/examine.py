@@ -20,6 +20,7 @@ from .pages import PageBook, look_of
 from .recognise import Kind, kind_of
 from .recordings import capsule_material, capture_calls, capture_material, open_capture, replay_capsule
 from .scrapes import ASSUMED_S, split_scrapes, times_of
+from .smi_text import SmiText
 from .span_lines import SpanFile, summary
 
 _SAYS_WHAT_IT_IS = {
@@ -88,6 +89,8 @@ def read_source(content: Content, kind: Kind, material: Material, engine: str = 
         read_log_file(content, material, engine or material.engine, needed=needed)
     elif kind == "spans":
         _read_spans(content, material)
+    elif kind == "smi":
+        _read_smi(content, material)
     elif kind == "host table":
         _read_host_table(content, material, needed=needed)
     else:
@@ -148,6 +151,19 @@ def _read_spans(content: Content, material: Material) -> None:
     for what, count in summary(file).items():
         if count:
             material.note(f"{content.name}: {count} {what}")
+
+
+def _read_smi(content: Content, material: Material) -> None:
+    shown = SmiText()
+    shown.read(content.lines(), content.modified_at())
+    beside = not content.is_stdin and read_log_file(content, material, material.engine, needed=False)
+    if not shown.items and not beside:
+        raise MaterialError(f"{content.name}: nvidia-smi's output without a device whose numbers can be read")
+    if beside and not shown.dated:
+        return  # a container that shows its devices when it starts: when, only the log's own lines say
+    material.items += shown.items
+    times = [at for at, _ in shown.items] if shown.dated else []
+    material.saw(content.name, f"nvidia-smi ({shown.devices} devices)", times)
 
 
 def _read_host_table(content: Content, material: Material, *, needed: bool) -> None:

@@ -21,6 +21,12 @@ from .material import Found, Material, MaterialError
 if TYPE_CHECKING:
     from ..sources.logs import LogRead
 
+_LOOKED_FOR = (
+    "Looked for: stats lines and messages of vLLM, SGLang, TensorRT-LLM, TGI, LMDeploy, llama.cpp and ollama, XIDs and OOM "
+    "kills of the kernel, pages of an engine, dcgm-exporter or cAdvisor, nvidia-smi's output, spans, captures. Give the "
+    "engine's own log around the incident (its stats lines are at level INFO), or: "
+    "curl -s http://ENGINE/metrics | gpuwatch diagnose -"
+)
 _QUARTER_S = 900.0
 _FURTHEST_S = 14.5 * 3600.0
 _SLACK_S = 120.0
@@ -34,9 +40,7 @@ def read_log_file(content: Content, material: Material, engine: str, *, needed: 
     read = _read(content, engine, since)
     if not read.calls and not read.engine_kind:
         if needed:
-            raise MaterialError(
-                f"{content.name}: nothing in it is known: no stats line and no message of an engine, no page, no capture"
-            )
+            raise MaterialError(f"{content.name}: nothing in it is known ({read.lines} lines). {_LOOKED_FOR}")
         return False
     items = [(at, batch) for at, batches in read.calls for batch in batches]
     if items and read.engine_kind:

@@ -23,6 +23,7 @@ _DCGM = b"DCGM_"
 _NO_UUID = re.compile(rb'^(DCGM_\w+\{)(?![^}]*(?:UUID|uuid|gpu_uuid)=)([^}]*?\bgpu="([^"]*)"[^}]*\})', re.MULTILINE)
 _SERVER_ONLY = ("python_", "process_", "http_", "fastapi_", "go_", "promhttp_", "scrape_")
 
+_NO_VALUES = "names without values: the page lists series and shows none of them"
 _NOT_ENGINES = (b"#", _DCGM, b"container_", b"node_", b"machine_", b"cadvisor_", *(p.encode() for p in _SERVER_ONLY))
 
 
@@ -42,6 +43,8 @@ class PageBook:
     def read(self, body: bytes, at: float, took_s: float = 0.0) -> list[Batch]:
         """The batches of one page received at `at`. Never raises for bad text."""
         body = body if body.endswith(b"\n") else body + b"\n"
+        if b"# TYPE " in body and not _has_values(body):
+            return [self.failed(at, _NO_VALUES)]
         if is_list(body):
             return [self._iterations(body, at, took_s)]
         gpu = self._gpu(body, at)
@@ -110,6 +113,11 @@ class PageBook:
             return None
         self.seen["host"] += 1
         return Batch("host", "host", self._host, at, frames=frames)
+
+
+def _has_values(body: bytes) -> bool:
+    """Whether there is a line that is no comment."""
+    return any(line and not line.lstrip().startswith(b"#") for line in body.split(b"\n"))
 
 
 def _has_others(body: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""What a file is, by its content and never by its name: capsule, capture, page, spans, host table, index, JSON or a log.
+"""What a file is, by its content and never by its name: capsule, capture, page, spans, table, nvidia-smi, index, JSON, log.
 
 Only the first 64 kB are looked at. Whatever is text and nothing else is taken for a log; its reader says whether it knows
 any of it.
@@ -13,8 +13,11 @@ import msgspec
 
 from ..capsule import MAGIC
 from .host_table import column_of
+from .smi_text import is_smi
 
-Kind = Literal["capsule", "capture", "page", "spans", "host table", "index", "json", "log", "empty", "html", "binary"]
+Kind = Literal[
+    "capsule", "capture", "page", "spans", "host table", "smi", "index", "json", "log", "empty", "html", "binary"
+]
 
 _SAMPLE = re.compile(
     rb"^[a-zA-Z_:][a-zA-Z0-9_:.]*(?:\{.*\})?[ \t]+[-+]?(?:[0-9.]+(?:e[-+]?[0-9]+)?|nan|inf)"
@@ -47,6 +50,8 @@ def kind_of(head: bytes) -> Kind:
         whole.pop()  # cut in the middle, by a writer that was killed or by the end of the head
     lines = [line.strip() for line in whole if line.strip()]
     table = _table_kind(lines[0])
+    if table is None and is_smi(b"\n".join(lines[:12])):
+        return "smi"
     return table or ("page" if _is_page(lines) else "log")
 
 

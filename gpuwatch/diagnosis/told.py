@@ -35,7 +35,13 @@ def text(answer: Answer) -> str:
         for line in answer.pool:
             out += _wrapped(line)
     shown = replace(_one_of_each(answer), blind=())  # said above, by cure
-    return "\n".join(out) + "\n\n" + verdict_text(shown, WIDTH)
+    return "\n".join(out) + "\n\n" + verdict_text(shown, WIDTH, dated=_dated(answer))
+
+
+def _dated(answer: Answer) -> bool:
+    """Whether anything that was given says when it was; a capsule or a capture always does."""
+    timed = any(one.since == one.since or one.what.startswith(("capsule", "capture")) for one in answer.found)
+    return timed or not answer.found
 
 
 def _one_of_each(answer: Answer) -> Verdict:

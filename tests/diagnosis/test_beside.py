@@ -9,6 +9,7 @@ from gpuwatch.config import Config
 from gpuwatch.diagnosis import MaterialError, examine
 from gpuwatch.diagnosis.host_table import HostTable
 from gpuwatch.diagnosis.span_lines import SpanFile
+from gpuwatch.diagnosis.told import text
 from tests.diagnosis.recordings import START, curl_loop, engine_pages
 
 FLAT = {
@@ -183,3 +184,18 @@ def test_a_source_that_cannot_be_used_is_named_with_what_it_is(tmp_path, name, t
         examine([str(tmp_path / name)], Config())
     assert says in str(error.value)
     assert name in str(error.value)
+
+
+def test_a_log_without_times_gives_its_incident_no_date(tmp_path):
+    path = tmp_path / "engine.log"
+    path.write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0\n")
+    answer = examine([str(path)], Config())
+    assert answer.verdict.incidents
+    assert "when is not known" in text(answer)
+
+
+def test_a_file_of_nothing_says_what_was_looked_for_and_what_to_give(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("hello\nworld\n")
+    with pytest.raises(MaterialError, match=r"2 lines.*Looked for.*Give"):
+        examine([str(path)], Config())

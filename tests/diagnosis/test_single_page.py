@@ -114,3 +114,19 @@ def test_the_busiest_container_counts_and_not_the_pods_sum():
     )
     (frame,) = page.read(text.encode(), 0.0, of_engine=False)
     assert frame.values[0].tolist() == [0.3]
+
+
+def test_a_page_of_names_without_values_is_said_to_be_one(tmp_path):
+    path = tmp_path / "page.txt"
+    path.write_text("# HELP DCGM_FI_DEV_GPU_TEMP Temperature.\n# TYPE DCGM_FI_DEV_GPU_TEMP gauge\n")
+    [incident] = examine([str(path)], Config()).verdict.incidents
+    assert incident.rule == "stale_telemetry"
+    assert "no value of any" in incident.summary
+
+
+def test_a_page_whose_last_line_is_torn_is_a_page(tmp_path):
+    path = tmp_path / "page.txt"
+    path.write_text(
+        '# TYPE DCGM_FI_DEV_SM_CLOCK gauge\nDCGM_FI_DEV_SM_CLOCK{gpu="0",UUID="GPU-a"} 135\nDCGM_FI_DEV_SM_CL\n'
+    )
+    assert examine([str(path)], Config()).found[0].what.startswith("dcgm-exporter")

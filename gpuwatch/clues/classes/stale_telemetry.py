@@ -16,6 +16,16 @@ from ..track import Sight, Track
 FROZEN_POLLS, FROZEN_S = 4, 100.0
 """An exporter renews its values every 30 s by default: three repeats are usual, a fourth after 100 s is not."""
 BUSY = 0.05
+NO_VALUES = "names without values"
+_NO_VALUES_SAID = (
+    "The page names its series and shows no value of any: the exporter runs and sees nothing that it could measure (no device, "
+    "no process, no request), or what was copied lost the values."
+)
+_NO_SERIES_SAID = (
+    "The page answers and holds no series of any known engine: either the engine's metrics live in another process "
+    "(a front end without a shared metrics directory shows only its own python_* and process_* series), or this is "
+    "another port's page."
+)
 
 
 def clues(s: Sighting) -> Iterator[Clue]:
@@ -45,7 +55,7 @@ def clues(s: Sighting) -> Iterator[Clue]:
 
 
 def _no_series(s: Sighting, seen: Sight) -> Iterator[Clue]:
-    strange = any(words in seen.error for words in ("recognises", "no engine series", "HTML page"))
+    strange = any(words in seen.error for words in ("recognises", "no engine series", "HTML page", NO_VALUES))
     if not strange or not seen.subject.engine or "req_running" in seen.tracks:
         return
     alive = [o for o in s.gpus if (t := o.track("gpu_util_ratio")) is not None and t.greatest > BUSY]
@@ -53,9 +63,7 @@ def _no_series(s: Sighting, seen: Sight) -> Iterator[Clue]:
         "stale_telemetry",
         seen.subject,
         0.7 if alive else 0.6,
-        "The page answers and holds no series of any known engine: either the engine's metrics live in another process "
-        "(a front end without a shared metrics directory shows only its own python_* and process_* series), or this is "
-        "another port's page.",
+        _NO_VALUES_SAID if NO_VALUES in seen.error else _NO_SERIES_SAID,
         seen.error_at,
         "no_engine_series",
         picture="telemetry",
