@@ -308,6 +308,8 @@ def _problems(config: Config) -> list[tuple[str, str]]:
             problems += _url_problem(f"engines[{i}].gpu_url", engine.gpu_url)
         if engine.pod and (engine.pod.count("/") not in (1, 2) or not all(engine.pod.split("/"))):
             problems.append((f"engines[{i}].pod", f"not namespace/name or namespace/name/container: {engine.pod!r}"))
+        if engine.dialect != "auto":
+            problems += _dialect_problem(f"engines[{i}].dialect", engine.dialect)
         if engine.name in seen:
             problems.append((f"engines[{i}].name", f"`{engine.name}` is used twice"))
         seen.add(engine.name)
@@ -338,6 +340,13 @@ def _problems(config: Config) -> list[tuple[str, str]]:
 def _log_name(log: str) -> str:
     """What an engine is called that is known by its log only."""
     return "stdin" if log == "-" else Path(log).stem
+
+
+def _dialect_problem(key: str, name: str) -> list[tuple[str, str]]:
+    from .dialects import all_dialects
+
+    known = all_dialects()
+    return [] if name in known else [(key, f"no dialect `{name}`; there are {', '.join(known)}, or auto")]
 
 
 def _url_problem(key: str, url: str, schemes: tuple[str, ...] = ("http", "https")) -> list[tuple[str, str]]:

@@ -133,11 +133,16 @@ class Connection(asyncio.Protocol):
             transport.close()
             return
         codes = h2.settings.SettingCodes
-        self._h2.initiate_connection()
-        self._h2.update_settings({
+        settings = {
             codes.MAX_CONCURRENT_STREAMS: MOST_STREAMS, codes.INITIAL_WINDOW_SIZE: _WINDOW_BYTES,
             codes.MAX_FRAME_SIZE: _FRAME_BYTES, codes.MAX_HEADER_LIST_SIZE: _MOST_HEADER_BYTES,
-        })  # fmt: skip
+        }  # fmt: skip
+        # In force before they are acknowledged: an exporter sends the acknowledgement and a large frame in one piece, and h2
+        # would judge the whole piece by what held before.
+        self._h2.local_settings = h2.settings.Settings(client=False, initial_values=settings)
+        self._h2.max_inbound_frame_size = _FRAME_BYTES
+        self._h2.decoder.max_header_list_size = _MOST_HEADER_BYTES
+        self._h2.initiate_connection()
         self._h2.increment_flow_control_window(_WINDOW_BYTES)
         self._flush()
 

@@ -7,6 +7,10 @@ from gpuwatch.config import Config, ConfigError, Slo, check_rules, load, parse, 
 from gpuwatch.rules import load_rules
 
 WRONG = {
+    "a dialect that is none": (
+        '[[engines]]\nurl = "http://x"\ndialect = "vlm"\n',
+        "engines[0].dialect: no dialect `vlm`; there are",
+    ),
     "not TOML": ("warm_up_s = 1\nlisten = = 2", "line 2"),
     "an unknown key": ("[slo]\nttft = 1", "slo.ttft: unknown key"),
     "an unknown table": ("[slos]", "slos: unknown key"),

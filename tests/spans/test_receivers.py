@@ -188,6 +188,34 @@ async def test_a_message_that_does_not_end_is_cut_off(monkeypatch):
         assert receiver.grpc.buffered == 0
 
 
+async def test_a_large_first_batch_that_comes_with_the_acknowledgement_is_taken():
+    """An exporter reads the settings, then writes its acknowledgement and one frame of 100 kB in the same piece."""
+    async with Receiver() as receiver:
+        reader, writer = await asyncio.open_connection("127.0.0.1", receiver.grpc.port)
+        client = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
+        client.initiate_connection()
+        writer.write(client.data_to_send())
+        with anyio.fail_after(10):
+            while client.max_outbound_frame_size < 100_000:
+                client.receive_data(await reader.read(65_536))
+            headers = {
+                ":method": "POST", ":scheme": "http", ":path": receiver.grpc.path, ":authority": "x", "te": "trailers",
+                "content-type": "application/grpc",
+            }  # fmt: skip
+            client.send_headers(1, list(headers.items()))
+            client.send_data(1, framed(b"\x12\xa0\x8d\x06" + bytes(100_000)), end_stream=True)
+            writer.write(client.data_to_send())
+            said: dict[str, str] = {}
+            while "grpc-status" not in said:
+                data = await reader.read(65_536)
+                assert data, "the server left"
+                for event in client.receive_data(data):
+                    if isinstance(event, h2.events.ResponseReceived | h2.events.TrailersReceived):
+                        said |= {str(k): str(v) for k, v in event.headers}
+        writer.close()
+        assert said["grpc-status"] == "0"
+
+
 async def test_grpc_streams_share_a_connection():
     """Twenty calls at once on one channel of the official client."""
     async with Receiver() as receiver:
