@@ -236,6 +236,9 @@ def _frames(subject: Subject, values: dict[str, float], at: float, fast_apart: b
     ]
 
 
+_OF_ANY_PROCESS = ("python_", "process_", "http_", "fastapi_", "go_", "promhttp_", "scrape_", "target_info", "up")
+
+
 def _hint(body: bytes, names: frozenset[str]) -> str:
     """What a page is that is no engine's, where that can be told."""
     if is_list(body) or (body.lstrip()[:1] == b"{" and b'":' in body[:200]):
@@ -244,6 +247,8 @@ def _hint(body: bytes, names: frozenset[str]) -> str:
         return ": it is a router's (an endpoint picker), not an engine's"
     if any(name.startswith("DCGM_FI_") for name in names):
         return ": it is dcgm-exporter's; it belongs into gpu_url"
-    if any(name.startswith(("python_", "process_")) for name in names):
+    if any(name.startswith("nv_inference_") for name in names):
+        return ": it is Triton's own; no series of the engine behind it (vllm:*, nv_trt_llm_*) is on it"
+    if names and all(name.startswith(_OF_ANY_PROCESS) for name in names):
         return ": only the process's own metrics are on it; the engine's are switched off or served elsewhere"
     return ""

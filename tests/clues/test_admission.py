@@ -149,3 +149,10 @@ def test_a_throttled_container_explains_the_grammar_queue():
     found = first(evidence)
     assert found.rule == "host_cpu_throttling"
     assert "admission_deferred" in {s.rule for s in found.symptoms}
+
+
+def test_one_line_of_a_log_speaks_for_its_interval():
+    line = {"prompt": 0, "gen": 45, "running": 1, "waiting": 3, "kv": 0.03}
+    assert named(Evidence().facts(engine_kind="vllm").line(0, **line)) == ["unknown"]
+    assert named(Evidence().facts(engine_kind="vllm").line(0, **line | {"prompt": 700})) == []
+    assert named(Evidence().look(0, req_running=1, req_waiting=3, kv_usage_ratio=0.03)) == [], "a page does not"

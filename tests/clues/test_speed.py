@@ -1,7 +1,9 @@
 """Slow without a queue: prefill between decodes, kernels, drafts, a new version; and load that is merely mixed."""
 
+import pytest
+
 from gpuwatch.model import Subject
-from tests.clues.looks import Evidence, candidates_of, first, named
+from tests.clues.looks import Evidence, candidates_of, first, judged, named
 
 
 def test_prefill_chunks_starve_those_in_decode():
@@ -98,3 +100,19 @@ def test_a_hit_ratio_that_falls_while_prompts_go_on():
     for n in range(12):
         evidence.line(10 * n, running=20, waiting=0, kv=0.6, gen=500.0, prompt=900.0, hit=0.8 if n < 6 else 0.1)
     assert first(evidence).rule == "prefix_cache_collapse"
+
+
+@pytest.mark.parametrize(("gen", "rules"), [(0.4, ["unknown"]), (16.0, [])])
+def test_tokens_that_trickle_for_no_reason_are_said_and_not_named(gen, rules):
+    evidence = Evidence()
+    for n in range(4):
+        evidence.line(10 * n, prompt=0, gen=gen, running=2, waiting=0, kv=0.01)
+    assert named(evidence) == rules
+
+
+@pytest.mark.parametrize(("prompt", "waiting"), [(900, 0), (0, 9)])
+def test_prompts_or_a_queue_beside_slow_tokens_are_another_picture(prompt, waiting):
+    evidence = Evidence()
+    for n in range(4):
+        evidence.line(10 * n, prompt=prompt, gen=0.4, running=2, waiting=waiting, kv=0.01)
+    assert all("step_time_regression" not in candidates_of(i) for i in judged(evidence))

@@ -243,7 +243,9 @@ def test_an_engine_that_was_put_to_sleep_admits_nobody_and_is_well():
 
 def test_prompts_computed_again_for_want_of_their_cache():
     assert first(Evidence("llamacpp").say(0, "reprocessed", times=6)).rule == "prefix_cache_collapse"
-    assert named(Evidence("llamacpp").say(0, "reprocessed")) == ["(prefix_cache_collapse)"], "once: told, and no incident"
+    assert named(Evidence("llamacpp").say(0, "reprocessed")) == ["(prefix_cache_collapse)"], (
+        "once: told, and no incident"
+    )
 
 
 def test_a_device_that_left_the_bus():
@@ -269,3 +271,11 @@ def test_clients_that_leave_without_a_queue_are_no_storm():
             generated_tokens_total=500 * n,
         )
     assert named(evidence) == []
+
+
+def test_another_programs_page_is_a_remark_and_a_process_without_an_engine_is_a_ticket():
+    strange = first(Evidence("").failed(0, "no dialect recognises this page (7 metrics, 900 bytes): it is a router's"))
+    assert (strange.rule, strange.severity, strange.mechanism) == ("stale_telemetry", "info", "another_page")
+    assert "router" in strange.summary
+    own = "no dialect recognises this page (7 metrics, 900 bytes): only the process's own metrics are on it"
+    assert first(Evidence("").failed(0, own)).severity == "ticket"

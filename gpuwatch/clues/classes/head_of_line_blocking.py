@@ -27,11 +27,17 @@ def clues(s: Sighting) -> Iterator[Clue]:
         q = queue_of(seen, looks)
         if q is None or q.running < 1 or not q.kv < FULL or not q.held_by_capacity:
             continue
-        if q.flowing is False or q.admitting or q.looks < 2:
+        if q.flowing is False or q.admitting or (q.looks < 2 and not _one_line(seen, q)):
             continue
         if q.admitting is None and q.waiting < max(FEW_WAIT, 0.1 * q.running):
             continue  # it need not be the same ones who wait
         yield _clue(seen, q, looks)
+
+
+def _one_line(seen: Sight, q: Queue) -> bool:
+    """A stats line speaks for the seconds before it: tokens came, no prompt was computed, and the batch is at no limit."""
+    lines = seen.source("prompt_tokens_per_second") == "log" and seen.engine_kind == "vllm"
+    return lines and q.last.prompt == 0 and q.last.generated > 0 and not q.at_limit and q.waiting >= FEW_WAIT
 
 
 def _clue(seen: Sight, q: Queue, looks: list[Moment]) -> Clue:
@@ -39,6 +45,8 @@ def _clue(seen: Sight, q: Queue, looks: list[Moment]) -> Clue:
     full_batch = q.at_limit and known_limit
     sure = 0.5 if q.looks >= STANDS_LOOKS else 0.45
     sure = 0.3 if full_batch else sure + 0.1 if known_limit else sure
+    sure = 0.4 if q.looks < 2 else sure
+    for_s = f" for {q.span_s:.0f} s" if q.looks > 1 else ""
     sure = min(sure, 0.4) if q.waiting > max(20.0, q.running) else sure
     hits = [m.hit for m in looks if not math.isnan(m.hit) and q.first.at <= m.at <= q.last.at]
     moved = len(hits) >= 2 and max(hits) - min(hits) > 0.01
@@ -55,7 +63,7 @@ def _clue(seen: Sight, q: Queue, looks: list[Moment]) -> Clue:
         "head_of_line_blocking",
         seen.subject,
         sure,
-        f"{q.waiting:.0f} wait for {q.span_s:.0f} s while {1 - q.kv:.0%} of the cache is free, {q.running:.0f} "
+        f"{q.waiting:.0f} wait{for_s} while {1 - q.kv:.0%} of the cache is free, {q.running:.0f} "
         f"run and nobody is "
         "let in: the head needs more than is free, or the batch is at its limit.",
         q.first.at,

@@ -58,6 +58,9 @@ def _no_series(s: Sighting, seen: Sight) -> Iterator[Clue]:
     strange = any(words in seen.error for words in ("recognises", "no engine series", "HTML page", NO_VALUES))
     if not strange or not seen.subject.engine or "req_running" in seen.tracks:
         return
+    if _of_others(seen.error):
+        yield _another_page(seen)
+        return
     alive = [o for o in s.gpus if (t := o.track("gpu_util_ratio")) is not None and t.greatest > BUSY]
     yield Clue(
         "stale_telemetry",
@@ -69,6 +72,31 @@ def _no_series(s: Sighting, seen: Sight) -> Iterator[Clue]:
         picture="telemetry",
         evidence=(told(seen, "page", seen.error[:120]), told(seen, "looks at it", float(seen.errors))),
         look_next="the engine's own port, its metrics flag, and PROMETHEUS_MULTIPROC_DIR of its front end",
+    )
+
+
+def _of_others(error: str) -> bool:
+    """Whether the page has series, and they are of something that is no engine, or none that is known."""
+    return "recognises this page" in error and "the process's own" not in error and " 0 metrics" not in error
+
+
+def _another_page(seen: Sight) -> Clue:
+    """Of a router, a cache, a server around the engine, another engine: no fault of the service, and nothing to judge."""
+    _, _, hint = seen.error.partition("bytes)")
+    return Clue(
+        "stale_telemetry",
+        seen.subject,
+        0.6,
+        "The page answers, and its series are not of an engine that is known"
+        + (f" ({hint.strip(' :')[:160]})" if hint.strip(" :") else "")
+        + ": nothing of it could be read, so nothing is said of the service.",
+        seen.error_at,
+        "another_page",
+        "info",
+        "telemetry",
+        evidence=(told(seen, "page", seen.error[:120]),),
+        instead=instead(("healthy", 0.5)),
+        look_next="the engine's own page: its port, and the flag or the environment variable that turns its metrics on",
     )
 
 
