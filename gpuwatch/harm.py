@@ -1,13 +1,16 @@
 """Harm: what users feel, and whether that is beyond the objective and beyond twice what is usual here.
 
 Harm decides severity, a mechanism alone does not. It is felt when the wait of the queue's head, TTFT or ITL is beyond the
-objective *and* beyond twice its own baseline, or when nothing moves.
+objective *and* beyond twice its own baseline, or when nothing moves. Where an engine tells no latency at all, a queue of
+several batches that has stood for half a minute stands for it.
 """
 
 from __future__ import annotations
 
 import math
 from typing import NamedTuple
+
+import numpy as np
 
 from .model import Impact, Missing
 from .questions.latency import Felt, acute, felt, itl_mean_s
@@ -20,6 +23,7 @@ BASELINE_FACTOR = 2.0
 NO_PROGRESS_S = 10.0
 FEWEST = 10.0
 BREACH_SOON_S = 600.0
+CROWD_S, CROWD_BATCHES = 30.0, 2.0
 
 
 class Harm(NamedTuple):
@@ -55,7 +59,19 @@ def harm(w: Window) -> Harm:
     itl, usual_itl = w.maybe(itl_mean_s), w.baseline.usual("itl_mean_s")
     if itl is not None and itl > max(w.slo.tpot_p95_s, BASELINE_FACTOR * (usual_itl or 0.0)):
         return Harm(True, False, False, f"mean inter-token latency {itl * 1000:.0f} ms", known, True)
+    if known is None and (crowd := w.maybe(_crowd)):
+        return Harm(
+            True, False, False, f"{crowd:.0f} or more have waited for {CROWD_S:.0f} s; latency is not seen", None
+        )
     return Harm(False, False, False, "", known)
+
+
+def _crowd(w: Window) -> float:
+    """The shortest that the queue was, where that is several batches; 0 else. Of an engine that tells no latency (llama.cpp)
+    it is all that shows what users feel."""
+    waiting = w.series("req_waiting", w.span_of("req_waiting", CROWD_S))
+    least = float(np.nanmin(waiting))
+    return least if least >= CROWD_BATCHES * max(1.0, w.level("req_running")) else 0.0
 
 
 def _head_wait(w: Window) -> float:

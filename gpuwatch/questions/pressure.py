@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ..model import Missing
 from ..stats import RateChange, quantile_of_known
 from ..windows import SLOW_S, Window
-from .demand import Fit, fit_minute, flow, load_factors, surge_by
+from .demand import Fit, Flow, fit_minute, flow, load_factors, surge_by
 from .queue import began_at, queue
 from .rhythm import rhythm
 
@@ -29,7 +29,8 @@ UNSURE = 0.45
 class Pressure(NamedTuple):
     """A queue that a full engine cannot serve. Rates per second; `waiting_service_s` = waiting ÷ completions.
 
-    `surge` is the step of the arrival rate that began shortly before the queue; None without one.
+    `surge` is the step of the arrival rate that began shortly before the queue; None without one. An engine that counts
+    no finished requests (llama.cpp) has NaN for both rates and for what follows from them.
     """
 
     arrivals_per_s: float
@@ -55,7 +56,8 @@ def pressure(w: Window) -> Pressure | None:
         raise Missing("req_waiting", "the queue is not known")
     if q.trend == "empty" or q.waiting is None or q.waiting < 1:
         return None
-    f = w.once(flow)
+    counted = bool(w.history.sources("req_finished_total"))
+    f = w.once(flow) if counted else Flow(math.nan, math.nan)
     began = w.once(began_at)
     full = _full_of(w)
     pace_s = w.cadence_s("req_waiting")
@@ -65,7 +67,7 @@ def pressure(w: Window) -> Pressure | None:
     if full[0] == "KV pool" and (fitting.share > FIT_SHARE or few_hold_the_pool(w)):
         return None
     mu = f.completions_per_s
-    rise = surge_by(w, began + SURGE_KNOWN_S)
+    rise = surge_by(w, began + SURGE_KNOWN_S) if counted else None
     if rise is not None and not rise.at - 15 <= began <= rise.at + SURGE_BEFORE_S:
         rise = None
     factors = w.maybe(load_factors)
@@ -75,7 +77,7 @@ def pressure(w: Window) -> Pressure | None:
         f.arrivals_per_s,
         mu,
         q.waiting,
-        q.waiting / mu if mu > 0 else math.inf,
+        q.waiting / mu if mu > 0 or not counted else math.inf,
         rate,
         began,
         w.now - began,

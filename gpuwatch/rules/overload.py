@@ -3,7 +3,8 @@
 Mechanism. Arrivals exceed completions, the batch or the KV pool is full of requests of the usual kind, the queue grows
 about as fast as the two rates differ, and each request's own service is as quick as ever.
 
-Blind spots. Engines that count no arrivals are read as finished + running + waiting. A throughput that fell (throttling,
+Blind spots. Engines that count no arrivals are read as finished + running + waiting; of those that count no completions
+either (llama.cpp) the queue against the batch speaks alone, with less confidence. A throughput that fell (throttling,
 slow kernels) at the same arrivals looks alike; the evidence names which of the two moved.
 
 Told apart from: traffic_surge (the arrival rate stepped up within the minute before), long_context_kv_pressure (few long
@@ -11,6 +12,8 @@ requests hold the pool), batch_thrashing and head_of_line_blocking (requests tha
 """
 
 from __future__ import annotations
+
+import math
 
 import msgspec
 
@@ -20,12 +23,15 @@ from ..questions.ruled_out import not_hang, not_preemption_storm, not_throttling
 from ..windows import Window
 from . import Rule
 
+UNCOUNTED = 0.65
+
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits of §6: waiting exceeds two seconds of service and rises, for half a minute."""
 
     service_s: float = 2.0
     rises_for_s: float = 25.0
+    batches: float = 2.0  # so many times the batch wait, where no completions are counted
 
 
 def check(w: Window, p: Params) -> Finding | None:
@@ -35,6 +41,8 @@ def check(w: Window, p: Params) -> Finding | None:
         return None
     if found.waiting_service_s < p.service_s or found.queued_for_s < p.rises_for_s:
         return None
+    if math.isnan(found.completions_per_s):
+        return _uncounted(w, found, p)
     return Finding(
         rule="overload",
         subject=w.subject,
@@ -46,6 +54,30 @@ def check(w: Window, p: Params) -> Finding | None:
         onset_at=found.began_at,
         mechanism=f"{found.full_of}_full",
         evidence=evidence(w, found),
+        ruled_out=(not_traffic_surge(w), not_hang(w), not_preemption_storm(w), not_throttling(w)),
+    )
+
+
+def _uncounted(w: Window, found: Pressure, p: Params) -> Finding | None:
+    """The queue alone speaks: the engine says neither how many come nor how many it finishes."""
+    running = w.level("req_running")
+    if found.waiting < p.batches * running:
+        return None
+    return Finding(
+        rule="overload",
+        subject=w.subject,
+        confidence=min(found.confidence, UNCOUNTED),
+        summary=(
+            f"The {found.full_of} is full with {running:.0f} and {found.waiting:.0f} wait, {found.slope_per_s:+.2g} a second; "
+            "how many come and finish is not counted."
+        ),
+        onset_at=found.began_at,
+        mechanism=f"{found.full_of}_full",
+        evidence=(
+            w.evidence("req_waiting", found.waiting, p.batches * running, ">=", 5),
+            w.evidence("req_waiting slope (1/s)", found.slope_per_s, 0.0, ">", 30),
+            w.evidence(f"{found.full_of} in use", found.fullness, 0.9, ">=", 30),
+        ),
         ruled_out=(not_traffic_surge(w), not_hang(w), not_preemption_storm(w), not_throttling(w)),
     )
 

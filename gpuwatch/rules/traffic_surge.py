@@ -12,9 +12,11 @@ batch_thrashing (cycles at flat arrivals).
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
-from ..model import Advice, Finding, RuledOut
+from ..model import Advice, Finding, Missing, RuledOut
 from ..questions.moved import length_shift
 from ..questions.pressure import pressure
 from ..questions.ruled_out import not_hang, not_preemption_storm, not_throttling
@@ -34,6 +36,8 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def check(w: Window, p: Params) -> Finding | None:
     """Demand beyond capacity after a step of the arrival rate."""
     found = w.once(pressure)
+    if found is not None and math.isnan(found.completions_per_s):
+        raise Missing("req_finished_total", "no source has it")
     if found is None or found.surge is None or found.surge_at is None:
         return None
     rise = found.surge

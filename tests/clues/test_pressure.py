@@ -170,3 +170,8 @@ def test_the_rival_of_a_full_batch_is_what_that_engine_can_do():
 
     assert "max_tokens_over_reservation" in rivals("lmdeploy")
     assert not any("max_tokens_over_reservation" in rivals(kind) for kind in ("vllm", "llamacpp"))
+
+
+def test_one_look_at_a_crowd_before_slots_needs_no_pool_to_be_overload():
+    assert first(Evidence("llamacpp").look(0, req_running=4, req_waiting=149)).rule == "overload"
+    assert first(Evidence("sglang").look(0, req_running=4, req_waiting=149)).rule == "unknown"

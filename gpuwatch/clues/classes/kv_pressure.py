@@ -28,6 +28,8 @@ CROWD, CROWDED, HALF_EMPTY = 16.0, 4.0, 0.5
 """So many waiting, and so many times the batch, before a cache that is half empty: a small batch is at its limit, too."""
 NOT_RESERVING = frozenset({"vllm", "llamacpp", "ollama"})
 """Engines whose admission sets nothing aside for output that is not there yet."""
+SLOTS = frozenset({"llamacpp", "ollama"})
+"""Engines that show no pool: who waits has no slot."""
 SOON_S = 600.0
 RAMP_LOOKS = 4
 RETRIES = 3
@@ -127,7 +129,7 @@ def _full(seen: Sight, q: Queue) -> Iterator[Clue]:
 
 def _batch_full(seen: Sight, q: Queue) -> Clue:
     told_so = not math.isnan(q.limit)
-    crowd = q.waiting >= max(CROWD, CROWDED * q.running) and q.kv < HALF_EMPTY
+    crowd = q.waiting >= max(CROWD, CROWDED * q.running) and (q.kv < HALF_EMPTY or seen.engine_kind in SLOTS)
     likely = q.waiting >= 8 and (q.looks > 1 or q.running >= LARGE or crowd)
     sure = 0.6 if told_so and q.looks > 1 else 0.5 if told_so or (likely and q.looks > 1) else 0.45 if likely else 0.35
     at = f"its limit of {q.limit:.0f}" if told_so else f"{q.running:.0f}, which looks like its limit"
@@ -227,7 +229,7 @@ def _numbers(seen: Sight, q: Queue, lengths: float) -> tuple:  # type: ignore[ty
 
 
 def _flows(q: Queue) -> tuple:  # type: ignore[type-arg]
-    if not q.flowing:
+    if not q.flowing or not q.last.generated > 0:
         return ()
     each = q.last.generated / q.running if q.running else math.nan
     return (not_this("engine_hang", f"tokens flow: {known(q.last.generated):.3g}/s, {each:.3g}/s for each that runs"),)
