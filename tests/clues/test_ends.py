@@ -165,3 +165,10 @@ def test_an_engine_that_never_came_up_has_no_slow_kernel():
 
 def test_a_health_check_that_names_a_limit_is_throttling():
     assert first(Evidence("").say(0, "clock_held_down", cause="thermal", index=2)).rule == "gpu_throttling"
+
+
+def test_a_prefill_that_does_not_fit_is_told_from_a_pool_of_nothing():
+    warm_up = first(Evidence().say(0, "does_not_fit", need_tokens=8192, phase="prefill"))
+    assert (warm_up.rule, warm_up.mechanism) == ("start_failure", "prefill_does_not_fit")
+    assert "8192 tokens" in warm_up.summary
+    assert first(Evidence().say(0, "does_not_fit", have_bytes=0)).mechanism == "no_room_for_kv"

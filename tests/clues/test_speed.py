@@ -116,3 +116,12 @@ def test_prompts_or_a_queue_beside_slow_tokens_are_another_picture(prompt, waiti
     for n in range(4):
         evidence.line(10 * n, prompt=prompt, gen=0.4, running=2, waiting=waiting, kv=0.01)
     assert all("step_time_regression" not in candidates_of(i) for i in judged(evidence))
+
+
+def test_a_slot_that_stalls_while_another_computes_its_prompt_is_interference():
+    evidence = Evidence("llamacpp")
+    for n in range(4):
+        evidence.line(3 * n, running=1, gen=40.0, prompt=0.0)
+    for n in range(4, 8):
+        evidence.line(3 * n, running=2, gen=1.2, prompt=2000.0 + n)
+    assert first(evidence).rule == "prefill_decode_interference"

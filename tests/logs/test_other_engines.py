@@ -240,3 +240,25 @@ def test_lmdeploy_tells_all_of_its_line():
         }
     )
     assert notices(found)[0]["acceptance_ratio"] == "0.5"
+
+
+def test_a_slot_of_llamacpp_that_computes_its_prompt_shows_beside_one_that_generates():
+    found = read(
+        "0.10.000.000 I slot launch_slot_: id  0 | task 1 | processing task, is_child = 0",
+        "0.13.000.000 I slot print_timing: id  0 | task 1 | n_decoded =    120, tg =  40.00 t/s, tg_3s =  41.00 t/s",
+        "0.14.000.000 I slot launch_slot_: id  1 | task 2 | processing task, is_child = 0",
+        "0.16.000.000 I slot print_timing: id  1 | task 2 | prompt processing, n_tokens =   4096, progress = 0.40, t =   2.00 s / "
+        "2048.00 tokens per second",
+        "0.17.000.000 I slot print_timing: id  0 | task 1 | n_decoded =    124, tg =  17.70 t/s, tg_3s =  1.25 t/s",
+        "0.19.000.000 I slot print_timing: id  1 | task 2 | prompt processing, n_tokens =  10240, progress = 1.00, t =   5.00 s / "
+        "2048.00 tokens per second",
+    )
+    starved = [row for row in rows(found) if row.get("prompt_tokens_per_second", 0) > 0]
+    assert starved[-1]["generated_tokens_per_second"] == 1.25, "of the last seconds, not since the request began"
+    assert starved[-1]["req_running"] == 2
+    assert rows(found)[-1]["prompt_tokens_per_second"] == 0, "its prompt is done"
+
+
+def test_a_prefill_that_does_not_fit_at_warm_up_says_so():
+    line = "2025-01-02T03:04:05.1Z ERROR warmup: Not enough memory to handle 8192 prefill tokens. You need to decrease"
+    assert notices(read(line)) == [{"kind": "does_not_fit", "need_tokens": "8192", "phase": "prefill"}]

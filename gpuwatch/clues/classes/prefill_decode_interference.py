@@ -46,6 +46,7 @@ def _throughput(seen: Sight, enough_each: float) -> Clue | None:
         return None  # one line, and nothing to hold it against: requests that have just come get no token yet
     sure = (0.55 if before_after else 0.4) + (0.1 if told_by > 1 else 0.0)
     lasts = starved[-1].at == looks[-1].at
+    room = "nobody waits that is shown" if math.isnan(worst.kv) else "nobody waits and the cache has room"
     was = f", {usual:.3g}/s without a prefill beside it" if before_after else ""
     return Clue(
         "prefill_decode_interference",
@@ -53,7 +54,7 @@ def _throughput(seen: Sight, enough_each: float) -> Clue | None:
         sure,
         f"{worst.prompt:.0f} prompt tokens/s are computed and each of {worst.running:.0f} running requests gets "
         f"{worst.each:.2g} "
-        f"tokens/s{was}; nobody waits and the cache has room: prefill chunks stretch every step.",
+        f"tokens/s{was}; {room}: prefill chunks stretch every step.",
         starved[0].at,
         "chunked_prefill",
         "ticket",
@@ -74,7 +75,7 @@ def _throughput(seen: Sight, enough_each: float) -> Clue | None:
         ruled_out=(
             not_this("engine_hang", f"prompts are computed: {worst.prompt:.0f} tokens/s"),
             not_this("overload", f"{known(worst.waiting):.0f} wait"),
-            not_this("preemption_storm", "the cache has room"),
+            *(() if math.isnan(worst.kv) else (not_this("preemption_storm", "the cache has room"),)),
         ),
         instead=instead(*(() if before_after else (("host_io_contention", 0.3), ("gpu_throttling", 0.25)))),
         ended_at=None if lasts else starved[-1].at,
@@ -84,7 +85,7 @@ def _throughput(seen: Sight, enough_each: float) -> Clue | None:
 
 def _starved(m: Moment, usual: float, enough_each: float) -> bool:
     """Slower than the objective for a token, and a quarter of what is usual without prefill (or slow for anybody)."""
-    if not (m.prompt >= FAST_PROMPT and m.running >= 2 and m.kv < ROOM and known(m.waiting) <= 0.5 * m.running):
+    if not (m.prompt >= FAST_PROMPT and m.running >= 2 and known(m.kv) < ROOM and known(m.waiting) <= 0.5 * m.running):
         return False
     return m.each < min(enough_each, FALL * usual if not math.isnan(usual) else SLOW_EACH)
 

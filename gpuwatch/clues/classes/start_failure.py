@@ -36,21 +36,23 @@ def _does_not_fit(seen: Sight) -> Iterator[Clue]:
     if told_so is None:
         return
     need, have = told_so.last("need_bytes", "need_tokens", "need"), told_so.last("have_bytes", "have_tokens", "have")
-    short = math.isnan(have) or have <= 0
+    warm_up = "prefill" in told_so.words.get("phase", {})
+    short = not warm_up and (math.isnan(have) or have <= 0)
+    why = "one request of the longest allowed length does not fit the pool"
+    if warm_up:
+        why = "a prefill of as many tokens as its limit allows does not fit into device memory"
+    elif short:
+        why = "nothing is left on the device for its KV pool"
     yield Clue(
         "start_failure",
         seen.subject,
         0.75,
-        "The engine refuses to start: "
-        + (
-            "nothing is left on the device for its KV pool"
-            if short
-            else "one request of the longest allowed length does not fit the pool"
-        )
+        f"The engine refuses to start: {why}"
         + (f" (needs {need:.3g}, has {have:.3g})" if not math.isnan(need + have) else "")
+        + (f" ({need:.0f} tokens)" if warm_up and not math.isnan(need) else "")
         + ".",
         told_so.first_at,
-        "no_room_for_kv" if short else "does_not_fit",
+        "prefill_does_not_fit" if warm_up else "no_room_for_kv" if short else "does_not_fit",
         "page",
         evidence=(counted("does_not_fit", told_so.count), told(seen, "needed", need), told(seen, "at hand", have)),
         instead=instead(("gpu_noisy_neighbor", 0.4 if short else 0.25)),

@@ -86,7 +86,7 @@ def _little_free(text: str, at: int) -> tuple[Found, ...]:
 
 def _prefill(text: str, at: int) -> tuple[Found, ...]:
     found = _PREFILL.match(text, at)
-    return (Notice("does_not_fit", {"need_tokens": found[1]}),) if found else ()
+    return (Notice("does_not_fit", {"need_tokens": found[1], "phase": "prefill"}),) if found else ()
 
 
 def _device_full(text: str, at: int) -> tuple[Found, ...]:

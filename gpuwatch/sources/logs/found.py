@@ -57,11 +57,12 @@ class Observed(msgspec.Struct, frozen=True):
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """What became of one slot: taken or free, or how fast it generates. `id` None: all of them."""
+    """What became of one slot: taken or free, or how fast it generates or computes its prompt. `id` None: all of them."""
 
     id: int | None
     busy: bool
     tokens_per_second: float | None = None
+    prompt_tokens_per_second: float | None = None  # 0: its prompt is done
 
 
 Found: TypeAlias = "Stats | Notice | Facts | Observed | Slot"

@@ -11,7 +11,8 @@ NOTICES: dict[str, str] = {
     "preemption": "a running request lost its KV (mode: recompute or swap; total: cumulative where it is said)",
     "retraction": "running requests were taken back (retracted, aborted, new_token_ratio_from, new_token_ratio_to)",
     "unschedulable": "a request can never or not now be scheduled (need_tokens, have_tokens)",
-    "does_not_fit": "the configured length does not fit into the KV pool (need_bytes, have_bytes, need_tokens, have_tokens)",
+    "does_not_fit": "the configured length does not fit into the KV pool (need_bytes, have_bytes, need_tokens, have_tokens; "
+    "phase: prefill where a prompt of that many tokens does not fit at warm-up)",
     "queue_full": "a request was refused because the queue is full",
     "queue_timeout": "a request was refused because it had waited too long",
     "context_shift": "a slot threw away half of its context to go on (n_keep, n_left, n_discard)",

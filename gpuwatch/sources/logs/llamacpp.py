@@ -16,7 +16,10 @@ _OLD_SLOT = re.compile(r"\bslot +(\d{1,5}) ")
 _NAMED_SLOT = re.compile(r"\bid_slot=(\d{1,5})")
 _BACK_CHARS = 160
 _TIMING = re.compile(rf"eval time = +({NUMBER}) ms / +(\d{{1,12}}) (?:tokens|runs)")
-_SPEED = re.compile(rf"n_decoded = +(\d{{1,12}}), tg = +({NUMBER}) t/s")
+_SPEED = re.compile(rf"n_(?:decoded|gen) = +(\d{{1,12}}), tg = +({NUMBER}) t/s(?:, tg_3s = +({NUMBER}) t/s)?")
+_PROMPT = re.compile(
+    rf"prompt processing, n_tokens = +(\d{{1,12}}), progress = +({NUMBER}), t = +{NUMBER} s / +({NUMBER}) tokens per second"
+)
 _DRAFT = re.compile(
     rf"draft acceptance(?: rate)? = +({NUMBER}) \( *(\d{{1,12}}) accepted / +(\d{{1,12}}) generated\)"
     rf"(?:, mean (?:acceptance length|len) = +({NUMBER}))?"
@@ -71,8 +74,16 @@ def _timing(text: str, at: int) -> tuple[Found, ...]:
 
 
 def _speed(text: str, at: int) -> tuple[Found, ...]:
+    """Of the last three seconds where it is told: the mean since the request began hides that it stalls."""
     found, slot = _SPEED.match(text, at), _slot_id(text, at)
-    return (Slot(slot, True, float(found[2])),) if found and slot is not None else ()
+    return (Slot(slot, True, float(found[3] or found[2])),) if found and slot is not None else ()
+
+
+def _prompt_speed(text: str, at: int) -> tuple[Found, ...]:
+    found, slot = _PROMPT.match(text, at), _slot_id(text, at)
+    if not found or slot is None:
+        return ()
+    return (Slot(slot, True, prompt_tokens_per_second=float(found[3]) if float(found[2]) < 1 else 0.0),)
 
 
 def _shift(text: str, at: int) -> tuple[Found, ...]:
@@ -117,6 +128,8 @@ PHRASES = (
     Phrase("all slots are idle", "llamacpp", _all_free),
     Phrase("eval time = ", "llamacpp", _timing),
     Phrase("n_decoded = ", "llamacpp", _speed),
+    Phrase("n_gen = ", "llamacpp", _speed),
+    Phrase("prompt processing, n_tokens = ", "llamacpp", _prompt_speed),
     Phrase("context shift", "llamacpp", _shift),
     Phrase("slot unavailable", "llamacpp", says("slot_unavailable")),
     Phrase("draft acceptance", "llamacpp", _draft),
