@@ -172,3 +172,9 @@ def test_a_prefill_that_does_not_fit_is_told_from_a_pool_of_nothing():
     assert (warm_up.rule, warm_up.mechanism) == ("start_failure", "prefill_does_not_fit")
     assert "8192 tokens" in warm_up.summary
     assert first(Evidence().say(0, "does_not_fit", have_bytes=0)).mechanism == "no_room_for_kv"
+
+
+def test_a_launcher_that_waits_is_a_start_and_one_that_has_served_since_is_none():
+    waits = Evidence("tgi").say(0, "start_waits").say(20, "start_waits").say(41, "start_waits")
+    assert named(waits) == ["(cold_start)"]
+    assert named(waits.look(45, req_running=1)) == []

@@ -28,3 +28,10 @@ def test_idle_and_a_power_cap_are_no_slowdown():
     row = _row(_page(gpu_idle=3, power_cap=6))
     assert row["gpu_throttled_ratio"] == 0.0
     assert row["gpu_throttled_thermal_ratio"] == 0.0
+
+
+def test_an_xid_within_the_window_is_told_at_the_first_page_and_once():
+    page = DcgmPage()
+    text = b'DCGM_EXP_XID_ERRORS_COUNT{UUID="GPU-a",gpu="0",window_size_in_ms="300000",xid="79"} 1\n'
+    told = [[e.detail["code"] for e in page.read(text + b"# %d\n" % n, 1_764_000_000.0 + n).events] for n in range(3)]
+    assert told == [["79"], [], []]

@@ -223,3 +223,13 @@ def test_other_messages_are_kinds():
         "process_crashed",
     ]
     assert notices(found)[2]["seconds"] == "60"
+
+
+def test_the_summary_of_transfers_tells_their_speed_and_the_failed_ones():
+    line = (
+        "(APIServer pid=1) INFO 01-02 03:04:05 [metrics.py:98] KV Transfer metrics: Num successful transfers=3, Avg xfer time "
+        "(ms)=9.9, Avg MB per transfer=70.0, Throughput (MB/s)=512.0, Avg number of descriptors=56.0"
+    )
+    assert rows(read(line))[-1]["kv_transfer_bytes_per_second"] == 512 * 2**20
+    assert kinds(read(line)) == []
+    assert kinds(read(line + ", Num failed transfers=4")) == ["transfer_failed"]

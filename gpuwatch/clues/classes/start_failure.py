@@ -29,6 +29,7 @@ def clues(s: Sighting) -> Iterator[Clue]:
         yield from _gave_up(seen)
         yield from _warm_up_cut(seen)
         yield from _phases(seen)
+        yield from _still_waits(seen)
 
 
 def _does_not_fit(seen: Sight) -> Iterator[Clue]:
@@ -164,3 +165,26 @@ def _phases(seen: Sight) -> Iterator[Clue]:
 def _serves_since(seen: Sight) -> bool:
     served = [at for at, look in seen.looks if look.get("req_running", 0) > 0]
     return bool(served) and served[-1] - served[0] >= OVER_S
+
+
+def _still_waits(seen: Sight) -> Iterator[Clue]:
+    """A launcher that says again and again that its workers are not up, and nothing after it."""
+    said = seen.notices.get("start_waits")
+    if said is None or seen.looks or "start_failed" in seen.notices or seen.last_at > said.last_at + OVER_S:
+        return
+    for_s = said.last_at - said.first_at
+    if for_s < SLOW_START_S:
+        return
+    yield Clue(
+        "cold_start",
+        seen.subject,
+        0.5,
+        f"The launcher has waited {for_s:.0f} s for its workers and they are not up at the end of what was given.",
+        said.first_at,
+        "workers",
+        "info",
+        "start",
+        evidence=(counted("start_waits", said.count, for_s),),
+        instead=instead(("start_failure", 0.35)),
+        look_next="the workers' own lines: a download, weights from a slow disk, or an error",
+    )

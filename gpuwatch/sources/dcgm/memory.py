@@ -82,7 +82,8 @@ class DeviceMemory:
     def _new_xids(self, values: dict[str, float], counts: Mapping[str, float]) -> list[str]:
         """Codes of XIDs since the last page. The last code is sticky: only its change says something.
 
-        The count that some exporters show covers the last minutes and falls again; its growth is what counts.
+        The count that some exporters show covers the last minutes and falls again; its growth is what counts, and what it
+        holds at the first page: that is as recent as its window.
         """
         code, told = values.get("gpu_xid_last_code", math.nan), values.get("gpu_xid_total", math.nan)
         fresh: list[str] = []
@@ -92,7 +93,7 @@ class DeviceMemory:
                 fresh.append(str(int(code)))
             self._code = code
         for which, count in counts.items():
-            if which in self._counts and count > self._counts[which] and which not in fresh:
+            if count > self._counts.get(which, 0.0) and which not in fresh:
                 fresh.append(which)
         self._counts = dict(counts)
         self._told_xids = told

@@ -57,6 +57,7 @@ NOTICES: dict[str, str] = {
     "step": "one step (seconds, context_tokens, generation_tokens, context_requests, generation_requests)",
     "spec_decode": "speculation (mean_acceptance_length, accepted, drafted, acceptance_ratio)",
     # the start, in seconds
+    "start_waits": "the launcher waits for its workers to come up",
     "weights_loaded": "weights are loaded (seconds)",
     "model_loaded": "the model is on the device (seconds, bytes)",
     "compiled": "kernels are compiled (seconds)",

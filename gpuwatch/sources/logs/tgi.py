@@ -75,5 +75,6 @@ PHRASES = (
     Phrase("queue_time=", "tgi", _request),
     Phrase('"queue_time":', "tgi", _request),
     Phrase("Request failed during generation:", "tgi", _failed),
+    Phrase("Waiting for shard to be ready", "tgi", says("start_waits")),
     Phrase("Model is overloaded", "tgi", says("queue_full")),
 )

@@ -17,6 +17,8 @@ _ITERATION = re.compile(
 )
 _MAILBOX = re.compile(rf"No available (?:shared memory broadcast )?block found in ({NUMBER}) second")
 _WITHIN = re.compile(rf"within ({NUMBER}) seconds")
+_TRANSFER_SPEED = re.compile(rf"Throughput \(MB/s\)=({NUMBER})")
+_TRANSFERS_FAILED = re.compile(r"Num failed transfers=(\d{1,12})")
 _LOST = re.compile(r"Preempting request .{1,200}?(\d{1,9}) computed tokens lost")
 
 
@@ -100,6 +102,16 @@ def _expired(text: str, at: int) -> tuple[Found, ...]:
     return (Notice("transfer_timeout", {"seconds": text_of(float(within[1]))} if within else {}),)
 
 
+def _transfers(text: str, at: int) -> tuple[Found, ...]:
+    """The interval's summary of a disaggregated pair: how fast KV came, and how many transfers failed."""
+    tail = text[at : at + 1024]
+    speed, failed = _TRANSFER_SPEED.search(tail), _TRANSFERS_FAILED.search(tail)
+    gauges = {"kv_transfer_bytes_per_second": float(speed[1]) * 2**20} if speed else {}
+    number = float(failed[1]) if failed else 0.0
+    found: tuple[Found, ...] = (Stats("vllm_v1", momentary=gauges, counts={"kv_transfer_failed_total": number}),)
+    return (*found, Notice("transfer_failed", {"count": text_of(number)})) if number else found
+
+
 def _aborted(text: str, at: int) -> tuple[Found, ...]:
     return (Notice("aborted"),)
 
@@ -114,6 +126,7 @@ PHRASES = (
     Phrase("No available shared memory broadcast block found", "", _mailbox),
     Phrase("No available block found in ", "", _mailbox),
     Phrase("pulling kv_caches for ", "vllm", _pulling),
+    Phrase("KV Transfer metrics: ", "vllm", _transfers),
     Phrase("Releasing expired KV blocks for request", "vllm", _expired),
     Phrase("NIXL transfer failure", "vllm", says("transfer_failed")),
     Phrase("Encountering exception in KV receiving thread", "vllm", says("transfer_failed")),
