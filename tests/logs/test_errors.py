@@ -154,3 +154,9 @@ def test_a_health_check_names_the_device_and_the_limit():
     found = notices(read("ERROR [1:2] [[Health]] Detected clocks event due to thermal violation in GPU 5. Verify"))
     assert found[0]["index"] == "5"
     assert found[0]["cause"] == "thermal"
+
+
+@pytest.mark.parametrize("why", ["GPU is lost.  Reboot the system to recover this GPU", "Unknown Error"])
+def test_a_device_that_nvidia_smi_cannot_reach_is_lost(why):
+    line = f"Unable to determine the device handle for GPU 0000:0B:00.0: {why}"
+    assert notices(read(line)) == [{"kind": "gpu_lost", "pci": "0000:0b:00.0"}]

@@ -11,6 +11,7 @@ _XID = re.compile(rf"NVRM: Xid \((?:PCI:)?{_PCI}\): (\d{{1,4}})(?!\d)")
 _PREVIOUS = re.compile(r"caused by previous Xid (\d{1,4})")
 _LOST = re.compile(rf"NVRM: (?:The NVIDIA )?GPU (?:at )?{_PCI}")
 
+_NO_HANDLE = re.compile(rf"Unable to determine the device handle for GPU ?{_PCI}: (?:GPU is lost|Unknown Error)")
 _HELD_DOWN = re.compile(r"Detected clocks? ?(?:event|throttling) due to (thermal|power) violation in GPU (\d{1,4})")
 
 
@@ -33,6 +34,12 @@ def _lost(text: str, at: int) -> tuple[Found, ...]:
     return (Notice("gpu_lost", {"pci": found[1].lower()} if found else {}),)
 
 
+def _no_handle(text: str, at: int) -> tuple[Found, ...]:
+    """nvidia-smi's word for a device that the driver lists and cannot reach any more."""
+    found = _NO_HANDLE.match(text, at)
+    return (Notice("gpu_lost", {"pci": found[1].lower()}),) if found else ()
+
+
 def _held_down(text: str, at: int) -> tuple[Found, ...]:
     """DCGM's health check: a limit holds a device's clock down."""
     found = _HELD_DOWN.match(text, at)
@@ -42,6 +49,7 @@ def _held_down(text: str, at: int) -> tuple[Found, ...]:
 PHRASES = (
     Phrase("NVRM: Xid (", "kernel", _xid),
     Phrase("fallen off the bus", "kernel", _lost),
+    Phrase("Unable to determine the device handle for GPU", "", _no_handle),
     *(
         Phrase(f"Detected clock{word} due to {cause} violation in GPU ", "dcgm", _held_down)
         for word in ("s event", " throttling", "s throttling")
