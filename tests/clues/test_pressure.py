@@ -175,3 +175,19 @@ def test_the_rival_of_a_full_batch_is_what_that_engine_can_do():
 def test_one_look_at_a_crowd_before_slots_needs_no_pool_to_be_overload():
     assert first(Evidence("llamacpp").look(0, req_running=4, req_waiting=149)).rule == "overload"
     assert first(Evidence("sglang").look(0, req_running=4, req_waiting=149)).rule == "unknown"
+
+
+def test_as_many_more_wait_as_fewer_run_at_a_full_pool_are_taken_back():
+    evidence = Evidence()
+    for n, running in enumerate((120, 114, 109, 103, 96)):
+        evidence.line(5 * n, prompt=0, gen=1900, running=running, waiting=400 + 120 - running, kv=0.99)
+    found = first(evidence)
+    assert found.rule == "preemption_storm"
+    assert "long_context_kv_pressure" in candidates_of(found) | {s.rule for s in found.symptoms}
+
+
+def test_requests_that_end_at_a_full_pool_are_not_taken_back():
+    evidence = Evidence()
+    for n, running in enumerate((120, 114, 109, 103, 96)):
+        evidence.line(5 * n, prompt=0, gen=1900, running=running, waiting=400, kv=0.99)
+    assert first(evidence).rule != "preemption_storm"

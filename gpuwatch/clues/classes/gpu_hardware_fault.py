@@ -86,7 +86,10 @@ def _counters(seen: Sight) -> Iterator[tuple[str, float]]:
 
 
 def _fault(seen: Sight, codes: list[int], dated: float, counters: list[tuple[str, float]]) -> Clue:
-    names = ", ".join(f"XID {c} ({HARDWARE.get(c, 'no code of a program')})" for c in codes)
+    unsaid = {79} - _said(seen) if "gpu_lost" in (*seen.notices, *seen.events) else set()
+    names = ", ".join(
+        "the device is lost" if c in unsaid else f"XID {c} ({HARDWARE.get(c, 'no code of a program')})" for c in codes
+    )
     shown = ", ".join(f"{name} {value:.0f}" for name, value in counters)
     sure = 0.85 if dated and any(c in HARDWARE for c in codes) else 0.6 if codes else 0.55
     sure = min(0.95, sure + (0.1 if codes and counters else 0.0) + (0.05 if len(codes) > 1 else 0.0))
@@ -97,12 +100,22 @@ def _fault(seen: Sight, codes: list[int], dated: float, counters: list[tuple[str
         f"The GPU reports a fault of its own: {', '.join(filter(None, (names, shown)))}.{undated}"
         " Errors of the engine after it are consequences.",
         dated or seen.first_at, "xid" if codes else "memory_errors", "page" if gone and dated else "ticket", "device",
-        evidence=(*(told(seen, "XID code", str(c)) for c in codes), *(told(seen, n, v, 0.0, ">") for n, v in counters)),
+        evidence=(*(told(seen, *_named(c, unsaid)) for c in codes), *(told(seen, n, v, 0.0, ">") for n, v in counters)),
         ruled_out=(not_this("engine_crash", "the device failed first; the engine's messages come after it"),) if dated else (),
         explains=("engine_crash", "engine_hang", "capacity_loss", "start_failure", "straggler_gpu", "stale_telemetry"),
         named=bool(dated),
         look_next="the kernel's log around it (dmesg), remapped rows and pending resets of this device",
     )  # fmt: skip
+
+
+def _said(seen: Sight) -> set[int]:
+    """The codes that somebody wrote."""
+    kept = [k for k in (seen.notices.get("xid"), seen.events.get("xid")) if k is not None]
+    return {int(number(text)) for k in kept for text in k.words.get("code", {}) if not math.isnan(number(text))}
+
+
+def _named(code: int, unsaid: set[int]) -> tuple[str, str]:
+    return ("device", "lost") if code in unsaid else ("XID code", str(code))
 
 
 def _by_program(seen: Sight, codes: list[int]) -> Clue:

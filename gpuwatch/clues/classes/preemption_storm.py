@@ -1,8 +1,8 @@
 """Preemption storm: requests are admitted, lose their KV, and are computed again.
 
 Up to about 8 % of requests, once each, is healthy. Beyond: preemptions above completions (a livelock when nothing finishes),
-retractions at a full pool with tokens that collapse after them, or prompt tokens computed while nobody arrives. The last
-is the signature of recomputation: it looks like arrivals.
+retractions at a full pool with tokens that collapse after them, prompt tokens computed while nobody arrives (recomputation
+looks like arrivals), or a full pool at which as many more wait as fewer run, look after look: nobody came and nobody ended.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ PER_FINISHED = 0.5
 MANY = 5.0
 COLLAPSE = 0.5
 ONCE = 0.4
+STEPS, HEALTHY = 3, 1 / 12
+"""So many times one for one, and more than this share of those who ran: less is healthy."""
 
 
 def clues(s: Sighting) -> Iterator[Clue]:
@@ -30,7 +32,7 @@ def clues(s: Sighting) -> Iterator[Clue]:
         counted_clue = _by_counters(seen, looks) or _by_messages(seen, looks)
         if counted_clue is not None:
             yield counted_clue
-        elif (found := _recompute(seen, looks)) is not None:
+        elif (found := _recompute(seen, looks) or _one_for_one(seen, looks)) is not None:
             yield found
 
 
@@ -172,3 +174,36 @@ def _recompute(seen: Sight, looks: list[Moment]) -> Clue | None:
                 look_next="the engine's preemption counter against its completions",
             )
     return None
+
+
+def _one_for_one(seen: Sight, looks: list[Moment]) -> Clue | None:
+    """Whoever stops running waits, at a full pool and without a prompt: taken back, as nobody arrives or ends just so often."""
+    steps = [(a, b) for a, b in pairwise(looks) if b.running < a.running and b.kv >= FULL and known(b.prompt) <= 0]
+    back = [(a, b) for a, b in steps if b.waiting - a.waiting == a.running - b.running]
+    lost = sum(a.running - b.running for a, b in back)
+    if len(back) < STEPS or 2 * len(back) <= len(steps) or lost < max(MANY, HEALTHY * back[0][0].running):
+        return None
+    first, last = back[0][0], back[-1][1]
+    return Clue(
+        "preemption_storm",
+        seen.subject,
+        0.6,
+        f"{lost:.0f} of {first.running:.0f} running requests went back to waiting within {last.at - first.at:.0f} s at a full "
+        f"pool ({first.waiting:.0f} → {last.waiting:.0f} wait, one for one): those who stay grow into their memory, and what "
+        "they had computed is thrown away.",
+        first.at,
+        "recompute",
+        "ticket",
+        "queue",
+        evidence=(
+            told(seen, "req_running", last.running, first.running, "was"),
+            told(seen, "req_waiting", last.waiting, first.waiting, "was"),
+            told(seen, "kv_usage_ratio", last.kv, FULL, ">="),
+            told(seen, "prompt_tokens_per_second", last.prompt),
+        ),
+        ruled_out=(not_this("traffic_surge", "as many requests are inside as before"),),
+        instead=instead(("long_context_kv_pressure", 0.45), ("overload", 0.35)),
+        explains=("long_context_kv_pressure", "overload", "runaway_generation"),
+        ended_at=None if last is looks[-1] else last.at,
+        look_next="the engine's preemption counter, and how many may run at once (max_num_seqs) against the pool",
+    )
