@@ -19,8 +19,8 @@ from .framing import TornError, frame, frames
 from .model import Batch
 
 SEGMENT_S = 60.0
-SEGMENT_BYTES = 8 * 1024 * 1024
-"""An open segment is closed early at this size: packing it must fit in memory."""
+SEGMENT_BYTES = 2 * 1024 * 1024
+"""An open segment is closed early at this size: packing takes eight times as much memory, and a sidecar has little."""
 
 
 class Journal:
@@ -133,6 +133,7 @@ class Journal:
             if payloads:
                 part = path.with_suffix(".part")
                 try:
+                    part.touch(mode=0o640)
                     part.write_bytes(frame(pack_block(payloads)))
                 except CodecError:
                     self.counts["unreadable"] += 1

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.config import Config
-from gpuwatch.journal import Journal
+from gpuwatch.journal import SEGMENT_BYTES, Journal
 from gpuwatch.recorder import Recorder
 from tests.agent.builders import START, page_batch
 from tests.agent.disk import disk_of
@@ -53,7 +53,7 @@ def test_kill_9_loses_nothing_that_append_returned_from(tmp_path):
     """A process that says each number after recording it is killed hard; every number that it said is there."""
     program = f"""
         import sys
-        from gpuwatch.journal import Journal
+        from gpuwatch.journal import SEGMENT_BYTES, Journal
         from tests.agent.builders import page_batch
         journal = Journal({str(tmp_path)!r})
         for i in range(10**6):
@@ -166,3 +166,17 @@ def test_packing_fails_on_a_full_disk_and_succeeds_later(tmp_path):
     journal.tidy(START + 62)
     assert [p.suffix for _, p in journal.segments()] == [".block"]
     assert len(times(journal)) == 61
+
+
+def test_a_flood_makes_small_segments_that_only_the_agent_and_its_group_read(tmp_path):
+    """A minute of twenty thousand readings a second: packed in pieces, each in little memory, and read back whole."""
+    journal = Journal(tmp_path)
+    crowd = tuple(page_batch(START, running=n + 0.5) for n in range(400))
+    while journal.counts["bytes"] < 3 * SEGMENT_BYTES:
+        assert journal.append(START + journal.counts["calls"] / 1e3, crowd)
+    sizes = [path.stat().st_size for _, path in journal.segments()]
+    assert len(sizes) >= 3
+    assert max(sizes) < 1.5 * SEGMENT_BYTES
+    journal.tidy(START + 1)
+    assert all(path.stat().st_mode & 0o007 == 0 for _, path in journal.segments())
+    assert len(times(journal)) == journal.counts["calls"]
