@@ -200,7 +200,7 @@ def _token(path: str) -> str:
 def _lock(state: Path) -> TextIO:
     """Take the state folder for this process. Raises ConfigError."""
     try:
-        state.mkdir(parents=True, exist_ok=True)
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)  # what was seen is nobody else's business
         lock = (state / "lock").open("w")
     except OSError as error:
         raise ConfigError(f"state_dir: {state}: {error.strerror or error}") from error

@@ -15,6 +15,8 @@ from typing import Any
 import msgspec
 
 MOST_BYTES = 1 << 30
+MOST_TIMES = 100
+"""A packed trace unpacks to ten to forty times its size; what unpacks to more is made to fill the memory."""
 _DEVICE_WORK = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _ON_CPU = frozenset({"cpu_op", "user_annotation"})
 
@@ -94,10 +96,13 @@ def read_trace(path: str | Path) -> Trace:
 def _body(path: Path) -> bytes:
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
+    most = min(MOST_BYTES, MOST_TIMES * path.stat().st_size + (1 << 20)) if packed else MOST_BYTES
     with gzip.open(path) if packed else path.open("rb") as file:
-        body = file.read(MOST_BYTES + 1)
+        body = file.read(most + 1)
     if len(body) > MOST_BYTES:
         raise TraceError(f"{path}: more than {MOST_BYTES >> 20} MiB; profile fewer steps")
+    if len(body) > most:
+        raise TraceError(f"{path}: unpacks to more than {MOST_TIMES} times its size: no trace does")
     return body
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,13 @@ def test_what_is_no_trace_is_said_with_its_name(tmp_path: Path, body: bytes, why
     with pytest.raises(TraceError, match=why) as raised:
         read_trace(path)
     assert str(path) in str(raised.value)
+
+
+def test_a_packed_file_that_would_fill_the_memory_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.json.gz"
+    path.write_bytes(gzip.compress(b" " * (64 << 20)))
+    with pytest.raises(TraceError, match="times its size"):
+        read_trace(path)
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

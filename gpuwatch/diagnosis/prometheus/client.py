@@ -78,7 +78,7 @@ class PrometheusClient:
         self.warnings: list[str] = []
         self._raw: bool | None = None
         try:
-            self._http = httpx.Client(headers=dict(headers or {}), timeout=TIMEOUT_S, follow_redirects=True)
+            self._http = httpx.Client(headers=dict(headers or {}), timeout=TIMEOUT_S)
         except ValueError as error:
             raise MaterialError(f"--auth-file: {error}") from error
 
@@ -161,6 +161,9 @@ class PrometheusClient:
                 response = self._http.get(url, params=dict(form))
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise MaterialError(f"{self.url}: {type(error).__name__}: {error}") from error
+        if response.is_redirect:  # the headers may hold a token: they go where the user said, and nowhere else
+            where = "".join(c for c in response.headers["location"][:200] if c.isprintable())
+            raise MaterialError(f"{self.url}: leads to {where}; give that address if you trust it")
         if response.status_code != 200:
             raise RefusedError(f"{self.url}: HTTP {response.status_code}: {_reason(response)}", response.status_code)
         return response
