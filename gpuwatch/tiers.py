@@ -131,6 +131,8 @@ class Tier:
 
     def _put(self, rows: NDArray[np.intp], at: Floats, values: Floats) -> None:
         """Write known readings into their cells; the first cell may hold readings of an earlier block."""
+        if len(at) == 1 and self._put_one(rows, float(at[0]), values[0]):
+            return
         cell = np.floor(at).astype(np.int64)
         starts = np.flatnonzero(np.concatenate([[True], cell[1:] != cell[:-1]]))
         ends = np.concatenate([starts[1:], [len(cell)]])
@@ -154,6 +156,19 @@ class Tier:
         # Inside a block a value stands until the next one, the last one until the newest cell, if it is not too old.
         self._fill_gaps(rows, np.append(cell[starts], self.newest + 1), at[ends - 1], last)
         self._hold(rows, values, at)
+
+    def _put_one(self, rows: NDArray[np.intp], at: float, values: Floats) -> bool:
+        """The usual look, one reading of each signal; false where one of them has been read in this cell before."""
+        cell = math.floor(at)
+        if (self.in_cell[rows] == cell).any():
+            return False
+        first, last = cell, max(cell, min(self.newest, math.floor(at + self.hold_s) - 1))
+        for k in range(first, last + 1):  # it stands until the newest cell, if it is not too old
+            self.cells[rows, :, k % CELLS] = values[:, None]
+        self.in_cell[rows], self.readings[rows] = cell, 1.0
+        self.moved_at[rows[values != self.held[rows]]] = at
+        self.held[rows], self.held_at[rows] = values, at
+        return True
 
     def _fill_gaps(self, rows: NDArray[np.intp], cell: NDArray[np.int64], read_at: Floats, last: Floats) -> None:
         """Hold `last[i]`, read at `read_at[i]` in `cell[i]`, through the cells before `cell[i + 1]`."""
