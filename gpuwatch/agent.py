@@ -135,7 +135,9 @@ def build_sources(config: Config, clock: Clock, host: str, known: KnownFacts | N
     sources: list[Source] = []
     rings: dict[Subject, EngineRings] = {}
     for target in config.engines:
-        ring = rings[Subject(engine=target.name)] = EngineRings(target, str(config.ring_path), clock, config.lanes.steps_hz)
+        ring = rings[Subject(engine=target.name)] = EngineRings(
+            target, str(config.ring_path), clock, config.lanes.steps_hz
+        )
         if target.url:
             sources.append(EngineSource(target, clock, None, config.lanes, config.bounds, ring.is_live))
         if target.log:

@@ -103,7 +103,9 @@ _SIGNALS = (
     _g("engine_asleep", "bool", "1 while the engine sleeps: weights offloaded or dropped", _RATIO),
     # tokens per second, as logs say them
     _g("prompt_tokens_per_second", "tokens/second", "Prompt tokens per second between two lines of the engine's log"),
-    _g("generated_tokens_per_second", "tokens/second", "Output tokens per second between two lines of the engine's log"),
+    _g(
+        "generated_tokens_per_second", "tokens/second", "Output tokens per second between two lines of the engine's log"
+    ),
     # steps
     _g("step_seconds", "seconds", "Duration of a scheduler step"),
     _g("step_prefill_tokens", "tokens", "Prefill tokens in a step"),
@@ -171,7 +173,12 @@ _SIGNALS = (
     _g("gpu_remapped_rows_uncorrected", "rows", "Memory rows replaced for uncorrectable errors, ever"),
     _g("gpu_remap_pending", "bool", "1 while a row or page waits for a reset to be replaced", _RATIO),
     _g("gpu_remap_failed", "bool", "1 when a row could not be replaced: the device is to be exchanged", _RATIO),
-    _g("gpu_recovery_action", "code", "What the driver asks for: 0 nothing, 1 reset, 2 reboot, 3 drain, 4 both", high=100),
+    _g(
+        "gpu_recovery_action",
+        "code",
+        "What the driver asks for: 0 nothing, 1 reset, 2 reboot, 3 drain, 4 both",
+        high=100,
+    ),
     _g("gpu_pcie_tx_bytes_per_second", "bytes/second", "PCIe traffic from the device, headers included"),
     _g("gpu_pcie_rx_bytes_per_second", "bytes/second", "PCIe traffic to the device, headers included"),
     _c("gpu_pcie_replay_total", "events", "PCIe packets that had to be sent again"),
@@ -207,8 +214,18 @@ _SIGNALS = (
     _g("cgroup_cpu_ratio", "ratio", "CPU of the engine's container, in cores", high=4096),
     _g("cgroup_cpu_limit_ratio", "ratio", "CPU quota of the engine's container, in cores", high=4096),
     _g("cgroup_cpu_throttled_ratio", "ratio", "Throttled periods ÷ periods", _RATIO),
-    _g("cgroup_cpu_held_ratio", "ratio", "Time in which the quota held run queues back ÷ time, over all CPUs", high=4096),
-    _g("cgroup_cpu_pressure_ratio", "ratio", "Share of time in which some task of the container waited for a CPU", _RATIO),
+    _g(
+        "cgroup_cpu_held_ratio",
+        "ratio",
+        "Time in which the quota held run queues back ÷ time, over all CPUs",
+        high=4096,
+    ),
+    _g(
+        "cgroup_cpu_pressure_ratio",
+        "ratio",
+        "Share of time in which some task of the container waited for a CPU",
+        _RATIO,
+    ),
     _g("cgroup_memory_bytes", "bytes", "Memory of the engine's container, file cache included"),
     _g("cgroup_memory_limit_bytes", "bytes", "Memory at which the container's processes are killed"),
     _g("cgroup_memory_high_bytes", "bytes", "Memory at which the container is slowed down to give some back"),
@@ -225,7 +242,12 @@ _SIGNALS = (
     _g("process_cpu_system_ratio", "ratio", "Their CPU spent in the kernel ÷ all of it; spinning shows here", _RATIO),
     _g("process_front_cpu_ratio", "ratio", "CPU of the front end's main thread, its event loop, in cores", high=16),
     _g("process_thread_cpu_ratio", "ratio", "CPU of the engine's busiest thread, in cores", high=16),
-    _g("process_run_wait_ratio", "ratio", "Share of time a main thread could run and had no CPU, the worst of them", _RATIO),
+    _g(
+        "process_run_wait_ratio",
+        "ratio",
+        "Share of time a main thread could run and had no CPU, the worst of them",
+        _RATIO,
+    ),
     _g("process_switches_voluntary_per_second", "1/second", "Times that main threads gave the CPU up to wait"),
     _g("process_switches_involuntary_per_second", "1/second", "Times that the CPU was taken from main threads"),
     _g("process_major_faults_per_second", "1/second", "Pages that the engine's processes waited for a disk for"),

@@ -39,7 +39,9 @@ CLOCK_CALLS = {
     ("date", "today"),
 }
 
-PRODUCT = sorted(p for p in tracked("gpuwatch/*.py", "engine_shim/*.py", "dashboards/*.py", "scripts/*.py", "vllm_plugin/*.py"))
+PRODUCT = sorted(
+    p for p in tracked("gpuwatch/*.py", "engine_shim/*.py", "dashboards/*.py", "scripts/*.py", "vllm_plugin/*.py")
+)
 TESTS = sorted(tracked("tests/*.py"))
 
 

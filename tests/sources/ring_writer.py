@@ -21,7 +21,9 @@ REQUEST = ("id", "arrived_at", "stage", "prompt_tokens", "max_tokens", "generate
 class TinyRing:
     """Writes one ring file. `fields` may leave out or add step fields."""
 
-    def __init__(self, path: Path, *, slots=16, rows=4, fields=STEP + OTHERS, instance=b"i" * 16, info=None, **described):
+    def __init__(
+        self, path: Path, *, slots=16, rows=4, fields=STEP + OTHERS, instance=b"i" * 16, info=None, **described
+    ):
         self.path, self.slots, self.fields = path, slots, fields
         self.slot_bytes = 24 + 8 * len(fields)
         told = {

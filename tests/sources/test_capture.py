@@ -117,7 +117,11 @@ def test_otlp_readings_info_event_and_error():
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
     message = ExportTraceServiceRequest()
-    span = message.resource_spans.add().scope_spans.add().spans.add(name="llm_request", trace_id=b"t" * 16, span_id=b"12345678")
+    span = (
+        message.resource_spans.add()
+        .scope_spans.add()
+        .spans.add(name="llm_request", trace_id=b"t" * 16, span_id=b"12345678")
+    )
     span.start_time_unix_nano, span.end_time_unix_nano = 999 * 10**9, 1000 * 10**9
     otlp, readings, info, event, error = batches(
         {"t": 1001.0, "src": "otlp", "body": base64.b64encode(message.SerializeToString()).decode()},

@@ -186,8 +186,10 @@ def test_no_text_and_no_id_survives():
 
 def test_stage_spans_whose_parent_comes_in_another_export_keep_their_times():
     message = ExportTraceServiceRequest()
-    span = message.resource_spans.add().scope_spans.add().spans.add(
-        name="queue", parent_span_id=b"12345678", trace_id=b"t" * 16, span_id=b"s" * 8
+    span = (
+        message.resource_spans.add()
+        .scope_spans.add()
+        .spans.add(name="queue", parent_span_id=b"12345678", trace_id=b"t" * 16, span_id=b"s" * 8)
     )
     span.start_time_unix_nano, span.end_time_unix_nano = T0 * 10**9, T0 * 10**9 + 10**9
     inbox = SpanInbox(SUBJECT)
