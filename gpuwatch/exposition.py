@@ -85,6 +85,7 @@ def parse(body: bytes, wanted: Container[str] | None = None, limits: Limits = DE
     places: list[tuple[int, bytes]] = []
     names: dict[bytes, bool] = {}
     dropped = int(cut)
+    unreadable: set[int] = set()
     for index, line in enumerate(lines):
         if not line or line[0] == _HASH or (line[0] in _BLANK and line.lstrip()[:1] in (b"", b"#")):
             continue  # help, type, unit, end
@@ -100,15 +101,18 @@ def parse(body: bytes, wanted: Container[str] | None = None, limits: Limits = DE
         if one is None:
             continue
         value = sample_value(line[end:])
-        dropped += value is None
+        if value is None:
+            unreadable.add(len(series))
         series.append(one)
         values.append(math.nan if value is None else value)
         places.append((index, line[:end]))
     kept, repeated = _first_of_each(series)
     if repeated:
         series, values, places = [series[i] for i in kept], [values[i] for i in kept], [places[i] for i in kept]
+        unreadable.intersection_update(kept)  # a line that is dropped as a repetition is one loss
     known = frozenset(name.decode() for name in names)
-    return Page(tuple(series), values, tuple(places), known, len(lines), dropped + repeated, cut)
+    lost = dropped + repeated + len(unreadable)
+    return Page(tuple(series), values, tuple(places), known, len(lines), lost, cut)
 
 
 def sample_value(tail: bytes) -> float | None:

@@ -112,6 +112,11 @@ def test_what_prometheus_client_reads_is_read_alike(text):
     compare(text)
 
 
+def test_a_repeated_line_without_a_number_is_one_loss():
+    assert parse(b"a{} x\na{} x\na{} x\n").dropped == 3
+    assert parse(b"a 1\na x\n").dropped == 1
+
+
 @given(pages)
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 def test_what_is_refused_is_counted(text):
