@@ -173,7 +173,8 @@ class Pipeline:
             batch.events,
             batch.info,
         ):
-            subjects.update(item.subject for item in items)
+            if items:
+                subjects.update(item.subject for item in items)
         for subject in sorted(subjects):
             history = self.memory.get(subject.key)
             if history is None:

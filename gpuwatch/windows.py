@@ -104,6 +104,10 @@ class Window:
 
     def series(self, signal: str, span_s: float, kind: int = LAST, thin: float = THIN) -> Floats:
         """One value a second, oldest first, NaN where not known; refuses when fewer than `thin` of them are known."""
+        return self._known(signal, span_s, kind, thin)[0]
+
+    def _known(self, signal: str, span_s: float, kind: int = LAST, thin: float = THIN) -> tuple[Floats, int]:
+        """`series`, and how many of its values are not known."""
         key = (signal, span_s, kind)
         held: tuple[Floats, int] | None = self._memo.get(key)  # type: ignore[assignment]
         if held is None:
@@ -114,7 +118,7 @@ class Window:
         values, unknown = held
         if not len(values) or unknown > (1 - thin) * len(values):
             raise Missing(signal, f"fewer than {thin:.0%} of the last {span_s:.0f} s are known")
-        return values
+        return held
 
     def past(self, signal: str, span_s: float, kind: int = LAST) -> Floats:
         """The same, whatever of it is known, from the best source even if that is silent now; all NaN is refused."""
@@ -126,8 +130,8 @@ class Window:
 
     def mean(self, signal: str, span_s: float) -> float:
         """Time-weighted mean."""
-        values = self.series(signal, span_s, MEAN)
-        return float(values[~np.isnan(values)].mean())
+        values, unknown = self._known(signal, span_s, MEAN)
+        return float((values[~np.isnan(values)] if unknown else values).mean())
 
     def least(self, signal: str, span_s: float) -> float:
         """Smallest reading."""
@@ -143,7 +147,9 @@ class Window:
 
     def rate(self, counter: str, span_s: float) -> float:
         """Increase per second of a counter, over the known part of the span; refuses below two known seconds."""
-        values = self.series(counter, span_s + 1, LAST, thin=0.3)
+        values, unknown = self._known(counter, span_s + 1, LAST, thin=0.3)
+        if not unknown and len(values) > 1:  # the usual second
+            return float((values[-1] - values[0]) / (len(values) - 1))
         known = np.flatnonzero(~np.isnan(values))
         if len(known) < 2 or known[-1] == known[0]:
             raise Missing(counter, "fewer than two readings in the span")
@@ -293,8 +299,12 @@ class Window:
 
     def gpu_mean(self, signal: str, span_s: float) -> float:
         """Mean over devices and time."""
-        values = self.gpu_series(signal, span_s)
-        return float(values[~np.isnan(values)].mean())
+        key = ("gpu", signal, span_s)
+        found: float | None = self._memo.get(key)  # type: ignore[assignment]
+        if found is None:
+            values = self.gpu_series(signal, span_s)
+            found = self._memo[key] = float(values[~np.isnan(values)].mean())
+        return found
 
     # --- evidence ------------------------------------------------------------------------------------------------
 
@@ -318,6 +328,13 @@ class Window:
         return "derived"
 
     def _tier(self, signal: str) -> tuple[str, Tier]:
+        """The best fresh source of a signal; found once a tick."""
+        found: tuple[str, Tier] | None = self._memo.get(("tier", signal))  # type: ignore[assignment]
+        if found is None:
+            found = self._memo["tier", signal] = self._best_tier(signal)
+        return found
+
+    def _best_tier(self, signal: str) -> tuple[str, Tier]:
         candidates = self.history.sources(signal)
         for source in candidates:
             tier = self.history.tiers[source]
