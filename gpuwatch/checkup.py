@@ -64,7 +64,7 @@ async def examine(config: Config, seconds: int) -> Report:
     from .sources.poll import Poller
 
     timeout_s = config.lanes.timeout_s
-    pages = [await look_at(t.name, t.url, timeout_s, t.dialect) for t in config.engines]
+    pages = await asyncio.gather(*(look_at(t.name, t.url, timeout_s, t.dialect) for t in config.engines))
     clock = WallClock()
     pollers = [Poller(s, config.lanes.timeout_s) for s in build_sources(config, clock, platform.node() or "host")]
     pollers = [p for p in pollers if p.source.role not in ("spans", "changes")]
@@ -97,7 +97,7 @@ async def examine(config: Config, seconds: int) -> Report:
     outlook = continuation.look_ahead(pipeline, at)
     dark = {b.rule for b in outlook.blind} | set(outlook.soon)
     seeing = [stem for stem in pipeline.rules if stem not in dark] if config.engines else []
-    return Report(sources, said, list(outlook.blind), seeing, pages, devices, machine, outlook.soon)
+    return Report(sources, said, list(outlook.blind), seeing, list(pages), devices, machine, outlook.soon)
 
 
 def to_json(report: Report) -> str:

@@ -257,6 +257,7 @@ class Desk:
             "batches": watch.counts["dropped_batches"],
             "pipelines_begun_anew": watch.counts["restarted_pipelines"],
             "subjects": watch.pipeline.cut,
+            "impossible": float(sum(history.impossible for history in watch.pipeline.memory.values())),
             "rules_that_failed": float(sum(watch.pipeline.failed_rules.values())),
             "calls_not_recorded": journal["failed_calls"],
             "journal_segments": journal["cut_segments"],

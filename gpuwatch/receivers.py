@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-GRPC_PORT = 4317
 _HTTP_PORT = 4318
 AUTO = "auto"
 

@@ -20,13 +20,19 @@ def to_json(verdict: Verdict) -> bytes:
     return msgspec.json.encode(_rounded(msgspec.to_builtins(verdict)))
 
 
-def text(verdict: Verdict, width: int = 100, *, dated: bool = True) -> str:
-    """The verdict on one screen: what, since when, why, what not, what to do. `dated`: False without times."""
+NOTHING = "No incident."
+
+
+def text(verdict: Verdict, width: int = 100, *, dated: bool = True, nothing: str = NOTHING) -> str:
+    """The verdict on one screen: what, since when, why, what not, what to do.
+
+    `dated`: False without times. `nothing`: what to say where there is no incident.
+    """
     out: list[str] = []
     for incident in verdict.incidents[:3]:
         out += [*_incident(incident, width, dated=dated), ""]
     if not verdict.incidents:
-        out += ["No incident.", ""]
+        out += [nothing, ""]
     elif len(verdict.incidents) > 3:
         out += [f"… and {len(verdict.incidents) - 3} more; see the JSON.", ""]
     if verdict.state is not None:

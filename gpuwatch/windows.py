@@ -46,6 +46,9 @@ class Window:
         self.baseline = baseline
         self.slo = slo
         self._memo: dict[object, object] = {}
+        self._held: dict[tuple[str, float, int], tuple[Floats, int]] = {}
+        self._best: dict[str, tuple[str, Tier]] = {}
+        self._gpu_means: dict[tuple[str, float], float] = {}
 
     @property
     def subject(self) -> Subject:
@@ -109,12 +112,12 @@ class Window:
     def _known(self, signal: str, span_s: float, kind: int = LAST, thin: float = THIN) -> tuple[Floats, int]:
         """`series`, and how many of its values are not known."""
         key = (signal, span_s, kind)
-        held: tuple[Floats, int] | None = self._memo.get(key)  # type: ignore[assignment]
+        held = self._held.get(key)
         if held is None:
             _, tier = self._tier(signal)
             values = tier.span(signal, self.now, span_s, kind)
             values.flags.writeable = False  # several rules read the same answer
-            held = self._memo[key] = values, int(np.count_nonzero(np.isnan(values)))
+            held = self._held[key] = values, int(np.count_nonzero(np.isnan(values)))
         values, unknown = held
         if not len(values) or unknown > (1 - thin) * len(values):
             raise Missing(signal, f"fewer than {thin:.0%} of the last {span_s:.0f} s are known")
@@ -299,11 +302,11 @@ class Window:
 
     def gpu_mean(self, signal: str, span_s: float) -> float:
         """Mean over devices and time."""
-        key = ("gpu", signal, span_s)
-        found: float | None = self._memo.get(key)  # type: ignore[assignment]
+        key = (signal, span_s)
+        found = self._gpu_means.get(key)
         if found is None:
             values = self.gpu_series(signal, span_s)
-            found = self._memo[key] = float(values[~np.isnan(values)].mean())
+            found = self._gpu_means[key] = float(values[~np.isnan(values)].mean())
         return found
 
     # --- evidence ------------------------------------------------------------------------------------------------
@@ -329,9 +332,9 @@ class Window:
 
     def _tier(self, signal: str) -> tuple[str, Tier]:
         """The best fresh source of a signal; found once a tick."""
-        found: tuple[str, Tier] | None = self._memo.get(("tier", signal))  # type: ignore[assignment]
+        found = self._best.get(signal)
         if found is None:
-            found = self._memo["tier", signal] = self._best_tier(signal)
+            found = self._best[signal] = self._best_tier(signal)
         return found
 
     def _best_tier(self, signal: str) -> tuple[str, Tier]:

@@ -8,7 +8,9 @@ from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
-from ..model import Blind, Verdict
+from ..model import Blind, EngineState, Verdict
+from ..rules import load_rules
+from ..verdict import NOTHING
 from ..verdict import text as verdict_text
 from .examine import Answer
 from .material import Found
@@ -16,6 +18,7 @@ from .material import Found
 WIDTH = 100
 MAX_BLIND = 3
 MAX_RULES = 4
+UNJUDGED = "Nothing was found, and no rule could judge: that is no proof of health."
 
 
 def text(answer: Answer) -> str:
@@ -34,8 +37,20 @@ def text(answer: Answer) -> str:
         out += ["", "pool"]
         for line in answer.pool:
             out += _wrapped(line)
-    shown = replace(_one_of_each(answer), blind=())  # said above, by cure
-    return "\n".join(out) + "\n\n" + verdict_text(shown, WIDTH, dated=_dated(answer))
+    verdict = answer.verdict
+    state = None if verdict.state is not None and _says_nothing(verdict.state) else verdict.state
+    shown = replace(_one_of_each(answer), blind=(), state=state)  # who is blind is said above, by cure
+    judged = {one.rule for one in verdict.blind} < set(load_rules())
+    return (
+        "\n".join(out)
+        + "\n\n"
+        + verdict_text(shown, WIDTH, dated=_dated(answer), nothing=NOTHING if judged else UNJUDGED)
+    )
+
+
+def _says_nothing(state: EngineState) -> bool:
+    """Whether none of the questions that one look could answer is answered."""
+    return state.gpu.mode == state.rhythm.kind == state.queue.trend == "unknown"
 
 
 def _dated(answer: Answer) -> bool:

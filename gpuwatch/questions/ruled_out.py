@@ -11,7 +11,6 @@ from .gpu import THROTTLED_RATIO, throttled_ratio
 from .progress import stall
 
 STORM_PER_FINISHED = 0.5
-STORM_RECOMPUTE_SHARE = 0.2
 HANG_S = 10.0
 
 

@@ -8,12 +8,13 @@ import struct
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from gpuwatch.agent import Agent
 from gpuwatch.clock import WallClock
 from gpuwatch.config import ConfigError, parse
-from gpuwatch.model import Batch, Info, Subject
+from gpuwatch.model import Batch, Frame, Info, Subject
 from gpuwatch.pipeline import Pipeline
 from tests.agent.builders import START
 from tests.agent.disk import disk_of
@@ -255,6 +256,18 @@ async def test_a_disk_full_from_the_start_costs_the_record_not_the_agent(tmp_pat
     assert (rig.metric("agent_store_ok"), rig.metric("agent_journal_ok")) == (1, 1)
     assert rig.agent.desk.incidents(10, False) == ()
     await rig.__aexit__()
+
+
+async def test_what_no_signal_can_be_is_counted_where_an_operator_looks(tmp_path):
+    """A negative queue is no reading: it is left out, and the page says that something was."""
+    async with Rig(tmp_path) as rig:
+        await rig.second()
+        before = rig.dropped("impossible")
+        at = np.array([rig.hand.t])
+        frame = Frame(Subject(engine="e"), "page", ("req_waiting",), at, np.array([[-5.0]]))
+        rig.agent.watch.put(Batch("page:e", "engine", Subject(engine="e"), rig.hand.t, frames=(frame,)))
+        await rig.second()
+        assert rig.dropped("impossible") == before + 1
 
 
 async def test_a_fault_of_our_own_costs_seconds_not_the_agent(tmp_path, caplog):

@@ -38,6 +38,16 @@ def test_a_page_says_what_one_look_cannot_tell(tmp_path):
     assert "looks" not in found
     assert "One look" in unseen
     assert "PAGE" not in unseen
+    assert "No incident." in unseen, "nobody waits: some rules can tell that much"
+
+
+def test_where_no_rule_could_judge_nothing_is_called_healthy(tmp_path):
+    file = tmp_path / "metrics.txt"
+    file.write_text('vllm:num_requests_running{engine="0"} NaN\nvllm:num_requests_waiting{engine="0"} -3\n')
+    done = CliRunner().invoke(main, ["diagnose", str(file)])
+    assert done.exit_code == 0
+    assert "No incident" not in done.stdout
+    assert done.stdout.rstrip().endswith("no rule could judge: that is no proof of health."), "and no state of unknowns"
 
 
 def test_every_reader_takes_what_is_its_own():

@@ -18,7 +18,6 @@ from ..sighting import Sighting
 from ..track import Sight
 
 SPREAD = 0.4
-ONE_SHARE = 0.6
 MANY_FAILED, FAILED_SHARE = 10.0, 0.05
 
 

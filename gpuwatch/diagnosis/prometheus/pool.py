@@ -62,7 +62,7 @@ def figures(items: Iterable[tuple[float, Batch]]) -> dict[str, float]:
     return out
 
 
-def merged(members: Sequence[Member], extra_sources: Sequence[Batch] = ()) -> Judged:
+def merged(members: Sequence[Member]) -> Judged:
     """One verdict: all incidents, the state of the replica in worst shape, blind rules and sources of all, bounded."""
     rank = {"page": 0, "ticket": 1, "info": 2}
     incidents = [i for m in members for i in m.judged.verdict.incidents]

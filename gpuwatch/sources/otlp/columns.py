@@ -91,9 +91,4 @@ class Export(msgspec.Struct, frozen=True, eq=False):
     cut_attributes: int = 0
 
 
-def empty_export() -> Export:
-    """An export without spans."""
-    return Export([])
-
-
 Array = NDArray[Any]
