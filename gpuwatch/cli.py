@@ -233,7 +233,8 @@ def doctor(
 
         click.echo(csv(), nl=False)
         return
-    from . import checkup, logs
+    from . import logs
+    from .doctor import checkup
 
     config = _load(config_path, engines, role=role)
     if not config.engines and config.role != "node":

@@ -163,7 +163,7 @@ def test_an_engine_that_comes_late_is_looked_for_soon_and_then_less_often(tmp_pa
 
 
 def test_the_doctor_names_what_is_not_seen_and_the_cure(tmp_path):
-    from gpuwatch.host_look import lines, look_at
+    from gpuwatch.doctor.machine import lines, look_at
 
     _, _, seen = scripted(tmp_path)
     blind = EngineHostSource("here", Subject(engine="far"), lambda: 0, world=World(proc=tmp_path))

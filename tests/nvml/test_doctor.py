@@ -2,9 +2,9 @@
 
 import asyncio
 
-from gpuwatch import checkup
 from gpuwatch.config import parse
-from gpuwatch.driver_look import driver_lines, drivers_of
+from gpuwatch.doctor import checkup
+from gpuwatch.doctor.drivers import driver_lines, drivers_of
 from gpuwatch.sources import devices
 from tests.nvml.scripted import ampere, hopper
 

@@ -11,18 +11,18 @@ import platform
 
 import msgspec
 
-from .clock import WallClock
-from .config import Config
-from .device_look import DeviceLook, lines
-from .device_look import look_at as look_at_devices
-from .driver_look import driver_wanted
-from .engine_look import EngineLook, look_at
-from .host_look import HostLook
-from .host_look import lines as host_lines
-from .host_look import look_at as look_at_host
-from .model import Batch, Blind
+from ..clock import WallClock
+from ..config import Config
+from ..model import Batch, Blind
+from ..quantize import quantized
+from .devices import DeviceLook, lines
+from .devices import look_at as look_at_devices
+from .drivers import driver_wanted
+from .engine_page import EngineLook, look_at
+from .machine import HostLook
+from .machine import lines as host_lines
+from .machine import look_at as look_at_host
 from .outlook import Continuation
-from .quantize import quantized
 
 _MARK = {True: "ok", False: "--"}
 
@@ -59,9 +59,9 @@ class Report(msgspec.Struct, frozen=True):
 
 async def examine(config: Config, seconds: int) -> Report:
     """Poll every source once a second, judge as the agent would, and report."""
-    from .agent import build_sources
-    from .pipeline import Pipeline
-    from .sources.poll import Poller
+    from ..agent import build_sources
+    from ..pipeline import Pipeline
+    from ..sources.poll import Poller
 
     timeout_s = config.lanes.timeout_s
     pages = await asyncio.gather(*(look_at(t.name, t.url, timeout_s, t.dialect) for t in config.engines))

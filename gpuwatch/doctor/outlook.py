@@ -13,10 +13,10 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from .catalog import CATALOG
-from .model import Batch, Blind, Frame, Histogram
-from .pipeline import Pipeline
-from .quantize import quantized
+from ..catalog import CATALOG
+from ..model import Batch, Blind, Frame, Histogram
+from ..pipeline import Pipeline
+from ..quantize import quantized
 
 AHEAD_S = 90
 """The longest that a rule needs to see: more than the half minute to two minutes of its spans that it asks for."""

@@ -14,9 +14,9 @@ from urllib.parse import urljoin, urlsplit
 
 import msgspec
 
-from .dialects import all_dialects, recognise
-from .exposition import parse
-from .sources.scrape_client import Response, ScrapeClient, ScrapeError
+from ..dialects import all_dialects, recognise
+from ..exposition import parse
+from ..sources.scrape_client import Response, ScrapeClient, ScrapeError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

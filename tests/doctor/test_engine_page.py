@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gpuwatch.engine_look import look_at
+from gpuwatch.doctor.engine_page import look_at
 from tests.sources.stub_server import Reply, StubServer
 
 PAGE = b'vllm:num_requests_running{engine="0"} 1\nvllm:num_requests_waiting{engine="0"} 0\n'

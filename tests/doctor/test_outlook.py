@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from gpuwatch import checkup
 from gpuwatch.config import parse
+from gpuwatch.doctor import checkup
 from tests.sources.stub_server import Reply, StubServer
 
 LABELS = 'model_name="m",engine="0"'

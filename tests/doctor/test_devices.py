@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gpuwatch import checkup, dcgm_counters
+from gpuwatch import dcgm_counters
 from gpuwatch.catalog import CATALOG
 from gpuwatch.cli import main
 from gpuwatch.config import parse
-from gpuwatch.device_look import look_at
+from gpuwatch.doctor import checkup
+from gpuwatch.doctor.devices import look_at
 from gpuwatch.rules.families import FAMILY_OF
 from gpuwatch.sources.dcgm.fields import DCGM
 from gpuwatch.sources.ownership.clues import Pid

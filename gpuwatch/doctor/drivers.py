@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from .config import Config
+from ..config import Config
 
 _VENDORS = ("nvml", "amd", "intel")
 _NO_DRIVER = "no NVIDIA, AMD or Intel driver can be loaded here: nothing is seen of devices"

@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
-from . import dcgm_counters
-from .driver_look import DriverLook, driver_lines, drivers_of
-from .sources.dcgm import DcgmSource
-from .sources.dcgm.fields import DCGM, OURS
-from .sources.ownership.mapping import EngineDevices
-from .sources.ownership.source import OwnershipSource
+from .. import dcgm_counters
+from ..sources.dcgm import DcgmSource
+from ..sources.dcgm.fields import DCGM, OURS
+from ..sources.ownership.mapping import EngineDevices
+from ..sources.ownership.source import OwnershipSource
+from .drivers import DriverLook, driver_lines, drivers_of
 
 SLOW_S = 5.0
 LEAST_LOOK_S = 3.0
