@@ -41,7 +41,7 @@ from .store import Store
 from .watch import Watch
 
 if TYPE_CHECKING:
-    from .grpc.server import GrpcServer
+    from .wire.grpc.server import GrpcServer
 
 log = logging.getLogger(__name__)
 

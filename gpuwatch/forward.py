@@ -19,7 +19,7 @@ from .sinks.delivery import Reject, Retry
 from .sinks.http_post import Poster
 
 if TYPE_CHECKING:
-    from .grpc.client import GrpcCaller
+    from .wire.grpc.client import GrpcCaller
 
 log = logging.getLogger(__name__)
 
@@ -132,9 +132,9 @@ class _Grpc:
         self._caller: GrpcCaller | None = None
 
     async def send(self, body: bytes, content_type: str, encoding: str) -> None:
-        from .grpc import EXPORT_TRACES
-        from .grpc.client import GrpcCaller
-        from .grpc.message import RETRYABLE, GrpcError
+        from .wire.grpc import EXPORT_TRACES
+        from .wire.grpc.client import GrpcCaller
+        from .wire.grpc.message import RETRYABLE, GrpcError
 
         if "json" in content_type.lower():
             raise Reject("JSON cannot be forwarded over gRPC: forward to an http:// address")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .grpc.message import Status
-from .sources.otlp.answer import refusal, response
 from .span_desk import Taken, Verdict
+from .wire.grpc.message import Status
+from .wire.otlp.answer import refusal, response
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from .config import Config, ConfigError, host_port
 from .otlp_answers import PROTOBUF, grpc_answer
 from .serving import bind
-from .sources.otlp import OtlpLimits
 from .sources.span_inbox import SpanInbox
 from .sources.span_subjects import SpanSubjects
 from .sources.spans import SpanDecoder
 from .span_desk import SpanDesk
+from .wire.otlp import OtlpLimits
 
 if TYPE_CHECKING:
-    from .grpc.server import Answer, GrpcServer
+    from .wire.grpc.server import Answer, GrpcServer
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +48,8 @@ def grpc_server(config: Config, desk: SpanDesk) -> GrpcServer | None:
         return None
     listen = grpc_address(config)
     try:
-        from .grpc import EXPORT_TRACES
-        from .grpc.server import GrpcServer
+        from .wire.grpc import EXPORT_TRACES
+        from .wire.grpc.server import GrpcServer
     except ModuleNotFoundError as error:
         log.warning("no OTLP over gRPC: the package %s is not installed; HTTP on %s", error.name, config.otlp_listen)
         return None
@@ -74,7 +74,7 @@ def grpc_address(config: Config) -> str:
 
 
 def _take(desk: SpanDesk, message: bytes, encoding: str) -> Answer:
-    from .grpc.server import Answer
+    from .wire.grpc.server import Answer
 
     status, answer, why = grpc_answer(desk.take(message, PROTOBUF, encoding))
     return Answer(status, answer, why)

@@ -50,7 +50,7 @@ class SpanDesk:
 
     def take(self, body: bytes, content_type: str, encoding: str) -> Taken:
         """Take one export as it came; never raises."""
-        from .sources.otlp import OtlpError, TooLargeError, UnknownFormError
+        from .wire.otlp import OtlpError, TooLargeError, UnknownFormError
 
         try:
             decoded = self.decoder.decode(body, content_type, encoding)

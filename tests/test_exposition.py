@@ -14,8 +14,8 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_classic
 
-from gpuwatch.exposition import Limits, parse
-from gpuwatch.exposition_plan import PageReader
+from gpuwatch.wire.exposition import Limits, parse
+from gpuwatch.wire.exposition_plan import PageReader
 
 CAPTURES = sorted((Path(__file__).parent / "captures").glob("*.txt"))
 

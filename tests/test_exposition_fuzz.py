@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families as parse_classic
 
-from gpuwatch.exposition import parse
-from gpuwatch.exposition_plan import PageReader
+from gpuwatch.wire.exposition import parse
+from gpuwatch.wire.exposition_plan import PageReader
 
 blanks = st.sampled_from(["", "", " ", "\t", "  "])
 names = st.sampled_from(["a", "a_total", "vllm:x", "h_bucket", "h_sum", "h_count", "_z9", "q_created"])

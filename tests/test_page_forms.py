@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatch.exposition import Limits, parse
-from gpuwatch.exposition_plan import PageReader
 from gpuwatch.sources.page import CutPageError, EnginePage
+from gpuwatch.wire.exposition import Limits, parse
+from gpuwatch.wire.exposition_plan import PageReader
 
 PAGE = 'vllm:num_requests_running{engine="0"} 3\nvllm:num_requests_waiting{engine="0"} 1\n'
 

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from ..catalog import CATALOG, check_value
-from ..exposition import Limits
-from ..exposition_plan import PageReader, Reading
 from ..model import Frame, Subject
+from ..wire.exposition import Limits
+from ..wire.exposition_plan import PageReader, Reading
 
 SOURCE = "host"
 _CONTAINER = (

@@ -12,11 +12,11 @@ from collections import Counter
 import numpy as np
 
 from ..catalog import CATALOG, check_value
-from ..exposition import parse
 from ..model import Batch, Frame, Subject
 from ..sources.dcgm import DcgmPage
 from ..sources.iterations import is_list, newest
 from ..sources.page import EnginePage
+from ..wire.exposition import parse
 from .host_page import HostPage, speaks_of_host
 
 _DCGM = b"DCGM_"

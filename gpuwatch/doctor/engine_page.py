@@ -15,8 +15,8 @@ from urllib.parse import urljoin, urlsplit
 import msgspec
 
 from ..dialects import all_dialects, recognise
-from ..exposition import parse
-from ..sources.scrape_client import Response, ScrapeClient, ScrapeError
+from ..wire.exposition import parse
+from ..wire.http_get import Response, ScrapeClient, ScrapeError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -13,7 +13,7 @@ import msgspec
 
 from ..dialects.dialect import Dialect
 from ..dialects.reading import Combine, Distribution, Quality, Reading, Roster, Term
-from ..exposition import Series
+from ..wire.exposition import Series
 from .ranks import RankNumbers, homes, one_of_each
 
 Names = Mapping[str, list[int]]

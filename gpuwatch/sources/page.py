@@ -16,9 +16,9 @@ import numpy as np
 from ..catalog import CATALOG
 from ..dialects import all_dialects, recognise
 from ..dialects.dialect import FAST_SIGNALS, Dialect
-from ..exposition import DEFAULT_LIMITS, Limits, parse
-from ..exposition_plan import PageReader, Reading
 from ..model import Event, Frame, Histogram, Info, Subject
+from ..wire.exposition import DEFAULT_LIMITS, Limits, parse
+from ..wire.exposition_plan import PageReader, Reading
 from .arrivals import ArrivalBook
 from .binding import RankBinding, bind
 from .epochs import Epochs

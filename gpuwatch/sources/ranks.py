@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 
 from ..dialects.dialect import Dialect
-from ..exposition import Series
+from ..wire.exposition import Series
 
 MAX_RANKS = 64
 _AGGREGATED = ("instance", "pod", "replica")

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..model import STAGES, Floats
-from .otlp import SpanColumns
-from .otlp.columns import Array
+from ..wire.otlp import SpanColumns
+from ..wire.otlp.columns import Array
 from .span_dialects.dialect import FACTS, Said, SpanDialect
 
 STAGE = {name: index for index, name in enumerate(STAGES)}

@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 
 from ..model import OUTCOMES, Floats, Spans, Subject
-from .otlp import ExportReader, OtlpLimits, Scope, SpanColumns
-from .otlp.columns import Array
+from ..wire.otlp import ExportReader, OtlpLimits, Scope, SpanColumns
+from ..wire.otlp.columns import Array
 from .span_dialects import detect, wanted
 from .span_dialects.dialect import Names, SpanDialect
 from .span_stages import STAGE, facts_of, stages_of

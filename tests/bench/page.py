@@ -30,7 +30,7 @@ def read() -> Row:
     """Ours against prometheus_client's parser, on pages that change."""
     from prometheus_client.parser import text_string_to_metric_families
 
-    from gpuwatch.exposition_plan import PageReader
+    from gpuwatch.wire.exposition_plan import PageReader
 
     wanted = {
         f"engine:latency_{f}_seconds{end}" for f in range(WANTED_FAMILIES) for end in ("_bucket", "_sum", "_count")

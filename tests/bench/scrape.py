@@ -7,10 +7,10 @@ import asyncio
 import psutil
 
 from gpuwatch.config import Lanes
-from gpuwatch.exposition import parse
 from gpuwatch.sources.page import EnginePage
 from gpuwatch.sources.page_filter import PageFilter
-from gpuwatch.sources.scrape_client import ScrapeClient
+from gpuwatch.wire.exposition import parse
+from gpuwatch.wire.http_get import ScrapeClient
 from tests.bench.row import Row
 from tests.sources.serving_process import serving
 

@@ -124,7 +124,7 @@ class Receiver:
     def __init__(self, process: psutil.Process, http_port: int, grpc_port: int) -> None:
         import grpc
 
-        from gpuwatch.grpc import EXPORT_TRACES
+        from gpuwatch.wire.grpc import EXPORT_TRACES
 
         self.process = process
         self._body = export()

@@ -9,12 +9,12 @@ import pytest
 from gpuwatch.agent import Agent, build_sources
 from gpuwatch.clock import WallClock
 from gpuwatch.config import ConfigError, parse
-from gpuwatch.exposition import parse as parse_page
 from gpuwatch.model import Subject
 from gpuwatch.roles import in_role, node_url
 from gpuwatch.sources.dcgm import DcgmPage
 from gpuwatch.sources.ownership.holder import Holder
 from gpuwatch.sources.ownership.mapping import DeviceMap, DeviceUse
+from gpuwatch.wire.exposition import parse as parse_page
 from tests.nvml.scripted import GIB, Scripted, ScriptedNvml, hopper
 from tests.ownership.kubelet_server import answer, pod, serving
 from tests.sources.stub_server import HandClock, Reply, StubServer

@@ -5,7 +5,7 @@ import gzip
 
 import pytest
 
-from gpuwatch.sources.scrape_client import ScrapeClient, ScrapeError
+from gpuwatch.wire.http_get import ScrapeClient, ScrapeError
 from tests.sources.stub_server import Reply, StubServer
 
 

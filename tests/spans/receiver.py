@@ -7,11 +7,11 @@ import anyio.to_thread
 
 from gpuwatch.config import Config, parse
 from gpuwatch.desk import Desk
-from gpuwatch.grpc.server import GrpcServer
 from gpuwatch.receivers import grpc_server, span_desk
 from gpuwatch.server import otlp_app
 from gpuwatch.serving import HttpServer, bind
 from gpuwatch.sources.span_inbox import SpanInbox
+from gpuwatch.wire.grpc.server import GrpcServer
 from tests.spans.exports import PROTO, SUBJECT
 
 

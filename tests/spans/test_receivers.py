@@ -22,11 +22,11 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.trace import SpanKind
 
-import gpuwatch.grpc.server as grpc_server_module
+import gpuwatch.wire.grpc.server as grpc_server_module
 from gpuwatch.config import parse
-from gpuwatch.grpc.message import Status, framed
 from gpuwatch.receivers import grpc_address, grpc_server, span_desk
 from gpuwatch.sources.span_inbox import SpanInbox
+from gpuwatch.wire.grpc.message import Status, framed
 from tests.spans.exports import JSON, PROTO, SERVER, SUBJECT, T0, Trace, as_json, seconds
 from tests.spans.receiver import Receiver
 from tests.spans.test_dialects import VLLM_V1, vllm
@@ -296,7 +296,7 @@ def test_without_its_library_or_its_port_the_agent_says_so_and_lives_by_http(mon
         with pytest.raises(ConfigError, match="otlp_grpc_listen"):
             grpc_server(parse({"otlp_grpc_listen": f"127.0.0.1:{port}"}), desk)
     caplog.clear()
-    monkeypatch.setitem(__import__("sys").modules, "gpuwatch.grpc.server", None)
+    monkeypatch.setitem(__import__("sys").modules, "gpuwatch.wire.grpc.server", None)
     assert grpc_server(parse({"otlp_grpc_listen": "127.0.0.1:0"}), desk) is None
     assert "is not installed" in caplog.text
     assert grpc_server(parse({"otlp_grpc_listen": ""}), desk) is None

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from ...model import Batch, Subject
+from ...wire.http_get import ScrapeClient, ScrapeError
 from ..ownership.holder import Holder
 from ..poll import Clock
-from ..scrape_client import ScrapeClient, ScrapeError
 from .page import DcgmPage
 
 

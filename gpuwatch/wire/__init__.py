@@ -1,0 +1,1 @@
+"""Formats without meaning: the exposition text, OTLP, gRPC and one bounded HTTP get."""
