@@ -29,10 +29,10 @@ from .sources.changes import ChangesSource
 from .sources.changes_known import KnownFacts
 from .sources.dcgm import DcgmSource
 from .sources.devices import device_sources
-from .sources.engine import EngineSource
 from .sources.host.build import engine_processes, host_sources
 from .sources.ownership.build import ownership_source
 from .sources.ownership.source import OwnershipSource
+from .sources.page.source import EngineSource
 from .sources.poll import Clock, Poller, Source
 from .sources.rings import EngineRings
 from .sources.span_inbox import SpanInbox

@@ -8,7 +8,7 @@ import pytest
 from gpuwatch.catalog import CATALOG, check_value
 from gpuwatch.dialects import all_dialects, detect
 from gpuwatch.dialects.dialect import ENGINE_SIGNALS, FAST_SIGNALS
-from gpuwatch.sources.page import EnginePage, UnknownPageError
+from gpuwatch.sources.page.engine_page import EnginePage, UnknownPageError
 from gpuwatch.wire.exposition import parse
 
 CAPTURES = sorted((Path(__file__).parent / "captures").glob("*.txt"))

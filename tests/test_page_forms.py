@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatch.sources.page import CutPageError, EnginePage
+from gpuwatch.sources.page.engine_page import CutPageError, EnginePage
 from gpuwatch.wire.exposition import Limits, parse
 from gpuwatch.wire.exposition_plan import PageReader
 

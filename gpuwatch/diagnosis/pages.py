@@ -14,8 +14,8 @@ import numpy as np
 from ..catalog import CATALOG, check_value
 from ..model import Batch, Frame, Subject
 from ..sources.dcgm import DcgmPage
-from ..sources.iterations import is_list, newest
-from ..sources.page import EnginePage
+from ..sources.page.engine_page import EnginePage
+from ..sources.page.iterations import is_list, newest
 from ..wire.exposition import parse
 from .host_page import HostPage, speaks_of_host
 

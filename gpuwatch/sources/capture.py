@@ -43,7 +43,7 @@ from .capture_records import (
 )
 from .dcgm import DcgmPage
 from .facts import canonical_facts, number
-from .page import EnginePage
+from .page.engine_page import EnginePage
 from .span_inbox import complete
 from .span_trees import SpanTrees
 from .spans import SpanDecoder

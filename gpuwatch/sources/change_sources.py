@@ -9,11 +9,11 @@ from ..config import Config
 from ..model import Subject
 from .changes import ChangesSource
 from .changes_known import KnownFacts
-from .engine import EngineSource
 from .ownership.clues import is_local
+from .page.self_description import SelfDescription
+from .page.source import EngineSource
 from .podinfo import pod_facts
 from .poll import Source
-from .self_description import SelfDescription
 
 
 def change_sources(

@@ -17,7 +17,7 @@ import pytest
 
 from gpuwatch.clock import WallClock
 from gpuwatch.config import EngineTarget
-from gpuwatch.sources.engine import EngineSource
+from gpuwatch.sources.page.source import EngineSource
 from tests.acceptance.tiny_gguf import write
 
 SLOTS, REQUESTS, TOKENS, DEADLINE_S = 2, 6, 900, 30.0

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from gpuwatch.clock import WallClock
 from gpuwatch.config import EngineTarget, Lanes
-from gpuwatch.sources.engine import EngineSource
+from gpuwatch.sources.page.source import EngineSource
 from gpuwatch.sources.rings import EngineRings
 
 PORTS = {"plain": 8171, "plugin": 8172}

@@ -7,8 +7,8 @@ import asyncio
 import psutil
 
 from gpuwatch.config import Lanes
-from gpuwatch.sources.page import EnginePage
-from gpuwatch.sources.page_filter import PageFilter
+from gpuwatch.sources.page.engine_page import EnginePage
+from gpuwatch.sources.page.page_filter import PageFilter
 from gpuwatch.wire.exposition import parse
 from gpuwatch.wire.http_get import ScrapeClient
 from tests.bench.row import Row

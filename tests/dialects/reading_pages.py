@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gpuwatch.sources.page import EnginePage
+from gpuwatch.sources.page.engine_page import EnginePage
 
 CAPTURES = Path(__file__).parent.parent / "captures"
 

@@ -3,7 +3,7 @@
 import pytest
 
 from gpuwatch.catalog import CATALOG
-from gpuwatch.sources.page import EnginePage
+from gpuwatch.sources.page.engine_page import EnginePage
 from tests.dialects.reading_pages import CAPTURES, captured, facts_of, flat
 
 EXPECTED = {

@@ -3,7 +3,7 @@
 import pytest
 
 from gpuwatch.dialects import all_dialects, detect, recognise
-from gpuwatch.sources.page import EnginePage, UnknownPageError
+from gpuwatch.sources.page.engine_page import EnginePage, UnknownPageError
 from tests.dialects.reading_pages import captured, facts_of, flat, page_of, read
 
 ENGINES = {"vllm", "sglang", "trtllm", "triton", "tgi", "llamacpp", "lmdeploy", "dynamo", "shim"}

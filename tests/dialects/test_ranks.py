@@ -5,8 +5,8 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.sources.page import EnginePage
-from gpuwatch.sources.ranks import MAX_RANKS, RankNumbers, _distinct, _Places
+from gpuwatch.sources.page.engine_page import EnginePage
+from gpuwatch.sources.page.ranks import MAX_RANKS, RankNumbers, _distinct, _Places
 from tests.dialects.reading_pages import captured, facts_of, flat, page_of, read
 
 

@@ -9,7 +9,7 @@ from gpuwatch.dialects import all_dialects
 from gpuwatch.model import Batch, Missing, Subject
 from gpuwatch.pipeline import Pipeline
 from gpuwatch.questions.progress import stall
-from gpuwatch.sources.page import EnginePage
+from gpuwatch.sources.page.engine_page import EnginePage
 from tests.dialects.reading_pages import captured, facts_of, flat, page_of, read
 
 E = Subject(engine="e")

@@ -8,7 +8,7 @@ import pytest
 from gpuwatch.dialects import all_dialects
 from gpuwatch.dialects.about import ABOUT, ADAPTERS
 from gpuwatch.model import Subject
-from gpuwatch.sources.self_description import SelfDescription
+from gpuwatch.sources.page.self_description import SelfDescription
 from tests.sources.stub_server import Reply, StubServer
 
 ENGINE = Subject(engine="e")

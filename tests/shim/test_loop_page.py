@@ -8,7 +8,7 @@ import pytest
 from engine_shim.telemetry.exposition import Page
 from engine_shim.telemetry.loop_page import LoopLag
 from gpuwatch.dialects import all_dialects
-from gpuwatch.sources.page import EnginePage
+from gpuwatch.sources.page.engine_page import EnginePage
 
 BLOCKED_S = 0.4
 

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from gpuwatch.config import Bounds, EngineTarget, Lanes
-from gpuwatch.sources.engine import EngineSource
+from gpuwatch.sources.page.source import EngineSource
 from gpuwatch.sources.poll import Poller
 from tests.sources.stub_server import HandClock, Reply, StubServer
 

@@ -5,8 +5,8 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.sources.arrivals import ArrivalBook
-from gpuwatch.sources.epochs import Epochs
+from gpuwatch.sources.page.arrivals import ArrivalBook
+from gpuwatch.sources.page.epochs import Epochs
 
 NO_STAMP = math.nan
 

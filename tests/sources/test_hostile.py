@@ -13,7 +13,7 @@ from gpuwatch.catalog import check_value
 from gpuwatch.model import Subject
 from gpuwatch.sources.capture import CaptureError, calls, read_capture
 from gpuwatch.sources.dcgm import DcgmPage
-from gpuwatch.sources.page import CutPageError, EnginePage, UnknownPageError
+from gpuwatch.sources.page.engine_page import CutPageError, EnginePage, UnknownPageError
 from gpuwatch.sources.ring_file import RingError
 from gpuwatch.sources.steps import StepsSource
 from tests.sources.ring_writer import TinyRing, write_steps

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from gpuwatch.config import EngineTarget, Lanes
-from gpuwatch.sources.engine import EngineSource
-from gpuwatch.sources.page_filter import COST_BUDGET_RATIO
+from gpuwatch.sources.page.page_filter import COST_BUDGET_RATIO
+from gpuwatch.sources.page.source import EngineSource
 from tests.sources.serving_process import serving
 from tests.sources.stub_server import HandClock
 

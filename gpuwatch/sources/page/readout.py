@@ -11,8 +11,8 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..catalog import check_value
-from ..model import Histogram, Subject
+from ...catalog import check_value
+from ...model import Histogram, Subject
 from .binding import Averaged, Buckets, RankBinding
 
 

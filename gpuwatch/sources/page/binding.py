@@ -11,9 +11,9 @@ from collections.abc import Container, Mapping, Sequence
 
 import msgspec
 
-from ..dialects.dialect import Dialect
-from ..dialects.reading import Combine, Distribution, Quality, Reading, Roster, Term
-from ..wire.exposition import Series
+from ...dialects.dialect import Dialect
+from ...dialects.reading import Combine, Distribution, Quality, Reading, Roster, Term
+from ...wire.exposition import Series
 from .ranks import RankNumbers, homes, one_of_each
 
 Names = Mapping[str, list[int]]

@@ -13,16 +13,16 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from ..catalog import CATALOG
-from ..dialects import all_dialects, recognise
-from ..dialects.dialect import FAST_SIGNALS, Dialect
-from ..model import Event, Frame, Histogram, Info, Subject
-from ..wire.exposition import DEFAULT_LIMITS, Limits, parse
-from ..wire.exposition_plan import PageReader, Reading
+from ...catalog import CATALOG
+from ...dialects import all_dialects, recognise
+from ...dialects.dialect import FAST_SIGNALS, Dialect
+from ...model import Event, Frame, Histogram, Info, Subject
+from ...wire.exposition import DEFAULT_LIMITS, Limits, parse
+from ...wire.exposition_plan import PageReader, Reading
+from ..facts import canonical_facts, number
 from .arrivals import ArrivalBook
 from .binding import RankBinding, bind
 from .epochs import Epochs
-from .facts import canonical_facts, number
 from .iterations import is_list, newest
 from .ranks import RankNumbers
 from .readout import HistogramBook, possible, signals

@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from typing import Literal
 from urllib.parse import quote
 
-from ..wire.exposition import parse
+from ...wire.exposition import parse
 
 COST_BUDGET_RATIO = 0.01
 """Share of the API server's core that looking at it may cost."""

@@ -13,14 +13,14 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from ..config import Bounds, EngineTarget, Lanes
-from ..model import Batch, Frame, Subject
-from ..wire.exposition import Limits
-from ..wire.http_get import Response, ScrapeClient, ScrapeError
+from ...config import Bounds, EngineTarget, Lanes
+from ...model import Batch, Frame, Subject
+from ...wire.exposition import Limits
+from ...wire.http_get import Response, ScrapeClient, ScrapeError
+from ..poll import Clock
+from .engine_page import EnginePage, Lane, PageReport
 from .iterations import is_list
-from .page import EnginePage, Lane, PageReport
 from .page_filter import WHOLE_PAGE_PRICE, PageFilter, ScrapeCost
-from .poll import Clock
 
 _REDIRECTS = (301, 302, 303, 307, 308)
 _PATIENCE_S = 10.0  # an engine that answers between two steps of its work

@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from ..dialects.about import ABOUT, ADAPTERS
-from ..model import Batch, Info, Subject
-from ..wire.http_get import Response, ScrapeClient, ScrapeError
-from .arguments import argument_value, fingerprint
-from .facts import canonical_facts
+from ...dialects.about import ABOUT, ADAPTERS
+from ...model import Batch, Info, Subject
+from ...wire.http_get import Response, ScrapeClient, ScrapeError
+from ..arguments import argument_value, fingerprint
+from ..facts import canonical_facts
 
 _EVERY_S = 5.0
 _ADAPTERS_EVERY_S = 60.0

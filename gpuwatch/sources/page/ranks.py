@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 
-from ..dialects.dialect import Dialect
-from ..wire.exposition import Series
+from ...dialects.dialect import Dialect
+from ...wire.exposition import Series
 
 MAX_RANKS = 64
 _AGGREGATED = ("instance", "pod", "replica")

@@ -1,0 +1,1 @@
+"""An engine's own pages: its metrics, read by dialect, and what it says about itself."""
