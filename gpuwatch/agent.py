@@ -34,7 +34,7 @@ from .sources.ownership.build import ownership_source
 from .sources.ownership.source import OwnershipSource
 from .sources.page.source import EngineSource
 from .sources.poll import Clock, Poller, Source
-from .sources.rings import EngineRings
+from .sources.ring.rings import EngineRings
 from .sources.span_inbox import SpanInbox
 from .stacks import StackTaker
 from .store import Store

@@ -29,7 +29,7 @@ from pathlib import Path
 from gpuwatch.clock import WallClock
 from gpuwatch.config import EngineTarget, Lanes
 from gpuwatch.sources.page.source import EngineSource
-from gpuwatch.sources.rings import EngineRings
+from gpuwatch.sources.ring.rings import EngineRings
 
 PORTS = {"plain": 8171, "plugin": 8172}
 CLIENTS, PROMPT_TOKENS, OUTPUT_TOKENS = 24, 32, 96

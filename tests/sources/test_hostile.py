@@ -14,8 +14,8 @@ from gpuwatch.model import Subject
 from gpuwatch.sources.capture import CaptureError, calls, read_capture
 from gpuwatch.sources.dcgm import DcgmPage
 from gpuwatch.sources.page.engine_page import CutPageError, EnginePage, UnknownPageError
-from gpuwatch.sources.ring_file import RingError
-from gpuwatch.sources.steps import StepsSource
+from gpuwatch.sources.ring.ring_file import RingError
+from gpuwatch.sources.ring.steps import StepsSource
 from tests.sources.ring_writer import TinyRing, write_steps
 from tests.sources.stub_server import HandClock
 

@@ -8,9 +8,9 @@ import pytest
 
 from gpuwatch.config import EngineTarget
 from gpuwatch.model import STAGES, Subject
-from gpuwatch.sources.finished_columns import finished_spans
-from gpuwatch.sources.ring_file import RingError
-from gpuwatch.sources.rings import EngineRings
+from gpuwatch.sources.ring.finished_columns import finished_spans
+from gpuwatch.sources.ring.ring_file import RingError
+from gpuwatch.sources.ring.rings import EngineRings
 from tests.sources.ring_writer import TinyRing
 from tests.sources.stub_server import HandClock
 

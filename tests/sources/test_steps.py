@@ -15,8 +15,8 @@ from engine_shim.telemetry.live import LiveRequests
 from engine_shim.telemetry.ring import RingWriter
 from gpuwatch.catalog import STEP_SIGNALS
 from gpuwatch.model import Subject
-from gpuwatch.sources.ring_file import RingError, RingFile
-from gpuwatch.sources.steps import StepsSource
+from gpuwatch.sources.ring.ring_file import RingError, RingFile
+from gpuwatch.sources.ring.steps import StepsSource
 from tests.sources.ring_writer import STEP, TinyRing
 from tests.sources.stub_server import HandClock
 

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from gpuwatch.sources.ring_file import RingFile
+from gpuwatch.sources.ring.ring_file import RingFile
 
 
 class StatLoggerBase(abc.ABC):

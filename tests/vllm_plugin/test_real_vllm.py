@@ -20,7 +20,7 @@ import pytest
 
 from gpuwatch.config import EngineTarget
 from gpuwatch.model import STAGES, Subject
-from gpuwatch.sources.rings import EngineRings
+from gpuwatch.sources.ring.rings import EngineRings
 from tests.sources.stub_server import HandClock
 from tests.vllm_plugin.tiny_model import write_tiny_model
 

@@ -12,8 +12,8 @@ from gpuwatch_vllm.ring import Fields, Ring, RingTakenError, Rows, ring_path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatch.sources.ring_file import RingFile
-from gpuwatch.sources.rings import file_stem
+from gpuwatch.sources.ring.ring_file import RingFile
+from gpuwatch.sources.ring.rings import file_stem
 
 FIELDS = Fields(("step", "ended_at", "running"), ("id", "finished_at", "reason"))
 

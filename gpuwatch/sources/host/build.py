@@ -9,7 +9,7 @@ from ...config import Config
 from ...model import Subject
 from ..ownership.clues import Pid
 from ..poll import Source
-from ..rings import EngineRings
+from ..ring.rings import EngineRings
 from .engine_process import EngineProcess
 from .source import EngineHostSource, HostSource
 from .world import World

@@ -10,7 +10,7 @@ from ...config import Config
 from ..dcgm import DcgmSource
 from ..nvml.processes import GpuProcess
 from ..poll import Clock, Source
-from ..rings import EngineRings
+from ..ring.rings import EngineRings
 from .clues import Pid, own_pod
 from .holder import Holder
 from .kubelet import Kubelet

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ..catalog import STEP_SIGNALS
-from ..model import Floats, Frame, LiveRequests, OpenStep, Subject
+from ...catalog import STEP_SIGNALS
+from ...model import Floats, Frame, LiveRequests, OpenStep, Subject
 
 SOURCE = "steps"
 

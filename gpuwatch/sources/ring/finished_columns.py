@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from ..model import OUTCOMES, STAGES, Floats, Spans, Subject
+from ...model import OUTCOMES, STAGES, Floats, Spans, Subject
 from .step_columns import SOURCE
 
 _SHORTEST_S = 1e-4

@@ -16,9 +16,9 @@ from itertools import chain
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ..config import EngineTarget
-from ..model import Batch, Subject
-from .poll import Clock
+from ...config import EngineTarget
+from ...model import Batch, Subject
+from ..poll import Clock
 from .ring_file import RingError, RingFile
 from .steps import StepsSource
 

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..model import Floats
+from ...model import Floats
 
 MAGIC = b"GWRING01"
 HEADER_BYTES = 4096

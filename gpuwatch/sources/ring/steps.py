@@ -12,10 +12,10 @@ import math
 import os
 from pathlib import Path
 
-from ..model import Batch, Event, Frame, Info, LiveRequests, OpenStep, Spans, Subject
-from .facts import canonical_facts, number
+from ...model import Batch, Event, Frame, Info, LiveRequests, OpenStep, Spans, Subject
+from ..facts import canonical_facts, number
+from ..poll import Clock
 from .finished_columns import finished_spans
-from .poll import Clock
 from .ring_file import RingError, RingFile, Rows
 from .step_columns import live_requests, open_step, step_frame
 

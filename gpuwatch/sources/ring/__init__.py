@@ -1,0 +1,1 @@
+"""The step ring: what an engine writes into shared memory after every step."""
