@@ -35,7 +35,7 @@ from .sources.ownership.source import OwnershipSource
 from .sources.page.source import EngineSource
 from .sources.poll import Clock, Poller, Source
 from .sources.ring.rings import EngineRings
-from .sources.span_inbox import SpanInbox
+from .sources.spans.inbox import SpanInbox
 from .stacks import StackTaker
 from .store import Store
 from .watch import Watch

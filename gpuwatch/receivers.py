@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from .config import Config, ConfigError, host_port
 from .otlp_answers import PROTOBUF, grpc_answer
 from .serving import bind
-from .sources.span_inbox import SpanInbox
-from .sources.span_subjects import SpanSubjects
-from .sources.spans import SpanDecoder
+from .sources.spans.decoder import SpanDecoder
+from .sources.spans.inbox import SpanInbox
+from .sources.spans.subjects import SpanSubjects
 from .span_desk import SpanDesk
 from .wire.otlp import OtlpLimits
 

@@ -10,8 +10,8 @@ import msgspec
 
 if TYPE_CHECKING:
     from .forward import Forwarder
-    from .sources.span_inbox import SpanInbox
-    from .sources.spans import SpanDecoder
+    from .sources.spans.decoder import SpanDecoder
+    from .sources.spans.inbox import SpanInbox
 
 _WHY_CHARS = 200
 _WORDS = {

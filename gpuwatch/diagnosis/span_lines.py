@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 
 from ..model import Batch, Spans, Subject
-from ..sources.span_inbox import complete
-from ..sources.span_trees import SpanTrees
-from ..sources.spans import SpanDecoder
+from ..sources.spans.decoder import SpanDecoder
+from ..sources.spans.inbox import complete
+from ..sources.spans.trees import SpanTrees
 from .times import unix_seconds
 
 MAX_SPANS = 2_000_000

@@ -45,9 +45,9 @@ from .dcgm import DcgmPage
 from .facts import canonical_facts, number
 from .page.engine_page import EnginePage
 from .ring.step_columns import live_requests, open_step, step_frame
-from .span_inbox import complete
-from .span_trees import SpanTrees
-from .spans import SpanDecoder
+from .spans.decoder import SpanDecoder
+from .spans.inbox import complete
+from .spans.trees import SpanTrees
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
 MAX_GAP_S = 86_400.0

@@ -14,7 +14,7 @@ from gpuwatch.model import Subject
 from gpuwatch.receivers import grpc_server, span_desk
 from gpuwatch.server import otlp_app
 from gpuwatch.serving import HttpServer, bind
-from gpuwatch.sources.span_inbox import SpanInbox
+from gpuwatch.sources.spans.inbox import SpanInbox
 from gpuwatch.span_desk import SpanDesk
 
 BODY_BYTES = 4 * 1024 * 1024

@@ -56,7 +56,7 @@ def naive_decode(body: bytes) -> None:
 
 def decoded() -> Row:
     """Bytes to columns, against protobuf with a dictionary for each span."""
-    from gpuwatch.sources.spans import SpanDecoder
+    from gpuwatch.sources.spans.decoder import SpanDecoder
 
     body = export()
     decoder = SpanDecoder(lambda _: Subject(engine="bench"), b"salt")
@@ -72,7 +72,7 @@ def tree() -> Row:
     """The bundled engine's tree: a request and its stages in one export, a row for each span."""
     from engine_shim.request import Request, Stage
     from engine_shim.telemetry.otlp_wire import OtlpEncoder
-    from gpuwatch.sources.spans import SpanDecoder
+    from gpuwatch.sources.spans.decoder import SpanDecoder
 
     finished = []
     for i in range(SPANS // 4):

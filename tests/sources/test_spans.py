@@ -25,8 +25,8 @@ from opentelemetry.trace import SpanKind
 from engine_shim.request import Request, Stage
 from engine_shim.telemetry.otlp_wire import OtlpEncoder
 from gpuwatch.model import OUTCOMES, STAGES, Subject
-from gpuwatch.sources.span_inbox import SpanInbox
-from gpuwatch.sources.spans import Decoded, SpanDecoder
+from gpuwatch.sources.spans.decoder import Decoded, SpanDecoder
+from gpuwatch.sources.spans.inbox import SpanInbox
 from gpuwatch.wire.otlp import OtlpError, OtlpLimits
 
 PROTO, JSON = "application/x-protobuf", "application/json"

@@ -7,8 +7,8 @@ from google.protobuf.json_format import MessageToDict
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from gpuwatch.model import OUTCOMES, STAGES, Subject
-from gpuwatch.sources.span_inbox import SpanInbox
-from gpuwatch.sources.spans import SpanDecoder
+from gpuwatch.sources.spans.decoder import SpanDecoder
+from gpuwatch.sources.spans.inbox import SpanInbox
 
 T0 = 1_764_000_000
 PROTO, JSON = "application/x-protobuf", "application/json"

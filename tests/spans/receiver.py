@@ -10,7 +10,7 @@ from gpuwatch.desk import Desk
 from gpuwatch.receivers import grpc_server, span_desk
 from gpuwatch.server import otlp_app
 from gpuwatch.serving import HttpServer, bind
-from gpuwatch.sources.span_inbox import SpanInbox
+from gpuwatch.sources.spans.inbox import SpanInbox
 from gpuwatch.wire.grpc.server import GrpcServer
 from tests.spans.exports import PROTO, SUBJECT
 

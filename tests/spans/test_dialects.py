@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from gpuwatch.model import STAGES
-from gpuwatch.sources.span_dialects import span_dialects
-from gpuwatch.sources.span_dialects.dialect import FACTS, SpanDialect
-from gpuwatch.sources.span_stages import duration_s
-from gpuwatch.sources.spans import SpanDecoder
+from gpuwatch.sources.spans.decoder import SpanDecoder
+from gpuwatch.sources.spans.dialects import span_dialects
+from gpuwatch.sources.spans.dialects.dialect import FACTS, SpanDialect
+from gpuwatch.sources.spans.stages import duration_s
 from gpuwatch.wire.otlp import OtlpLimits
 from tests.spans.exports import (
     CLIENT,

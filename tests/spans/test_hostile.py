@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from gpuwatch.sources.span_dialects import wanted
-from gpuwatch.sources.spans import Decoded
+from gpuwatch.sources.spans.decoder import Decoded
+from gpuwatch.sources.spans.dialects import wanted
 from gpuwatch.wire.otlp import ExportReader, OtlpError, OtlpLimits
 from tests.spans.exports import JSON, PROTO, SERVER, Trace, decoder, nanoseconds, stages, taken
 from tests.spans.test_dialects import PLAIN, VLLM_V1, new_sglang, sglang, tgi, vllm

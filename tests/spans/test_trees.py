@@ -9,11 +9,11 @@ from engine_shim.request import Request, Stage
 from engine_shim.telemetry.otlp_wire import OtlpEncoder
 from gpuwatch.model import OUTCOMES, STAGES, Spans, Subject
 from gpuwatch.request_log import FinishedRequests
-from gpuwatch.sources import span_trees
-from gpuwatch.sources.span_inbox import SpanInbox
-from gpuwatch.sources.span_stages import painted
-from gpuwatch.sources.span_subjects import SpanSubjects
-from gpuwatch.sources.span_trees import Root, Slice, SpanTrees
+from gpuwatch.sources.spans import trees as span_trees
+from gpuwatch.sources.spans.inbox import SpanInbox
+from gpuwatch.sources.spans.stages import painted
+from gpuwatch.sources.spans.subjects import SpanSubjects
+from gpuwatch.sources.spans.trees import Root, Slice, SpanTrees
 from tests.spans.exports import PROTO, SUBJECT, T0, Trace, decoder, requests, stages, taken
 
 HASH = 0xABCDEF

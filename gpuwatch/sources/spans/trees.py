@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import numpy as np
 
-from ..model import Spans, Subject
-from .span_stages import STAGE, painted
+from ...model import Spans, Subject
+from .stages import STAGE, painted
 
 QUIET_S = 2.0
 HOLD_S = 10.0

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..model import STAGES, Floats
-from ..wire.otlp import SpanColumns
-from ..wire.otlp.columns import Array
-from .span_dialects.dialect import FACTS, Said, SpanDialect
+from ...model import STAGES, Floats
+from ...wire.otlp import SpanColumns
+from ...wire.otlp.columns import Array
+from .dialects.dialect import FACTS, Said, SpanDialect
 
 STAGE = {name: index for index, name in enumerate(STAGES)}
 SHORTEST_S = 1e-4

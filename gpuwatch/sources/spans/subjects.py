@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from ..model import Subject
+from ...model import Subject
 
 _NAMED_BY = ("service.instance.id", "k8s.pod.name", "service.name", "host.name", "container.id")
 _RANKS = ("shim.rank", "dp_rank")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...model import STAGES
+from ....model import STAGES
 from .dialect import Said, SpanDialect
 
 SPANS = SpanDialect(

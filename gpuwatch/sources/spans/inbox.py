@@ -6,9 +6,9 @@ import threading
 from collections import Counter, deque
 from collections.abc import Iterable
 
-from ..model import Batch, Spans, Subject
-from .span_trees import MOST_SPANS, Root, Slice, SpanTrees
-from .spans import SOURCE, Decoded
+from ...model import Batch, Spans, Subject
+from .decoder import SOURCE, Decoded
+from .trees import MOST_SPANS, Root, Slice, SpanTrees
 
 
 class SpanInbox:

@@ -7,7 +7,7 @@ import pkgutil
 from collections.abc import Callable, Mapping
 from functools import cache
 
-from ...wire.otlp import SpanColumns, Wanted
+from ....wire.otlp import SpanColumns, Wanted
 from .dialect import SpanDialect, one_of
 
 SUBJECT_ATTRIBUTES = (

@@ -16,13 +16,13 @@ from hashlib import blake2b
 import msgspec
 import numpy as np
 
-from ..model import OUTCOMES, Floats, Spans, Subject
-from ..wire.otlp import ExportReader, OtlpLimits, Scope, SpanColumns
-from ..wire.otlp.columns import Array
-from .span_dialects import detect, wanted
-from .span_dialects.dialect import Names, SpanDialect
-from .span_stages import STAGE, facts_of, stages_of
-from .span_trees import Root, Slice
+from ...model import OUTCOMES, Floats, Spans, Subject
+from ...wire.otlp import ExportReader, OtlpLimits, Scope, SpanColumns
+from ...wire.otlp.columns import Array
+from .dialects import detect, wanted
+from .dialects.dialect import Names, SpanDialect
+from .stages import STAGE, facts_of, stages_of
+from .trees import Root, Slice
 
 SOURCE = "spans"
 TOKENS = ("prompt_tokens", "output_tokens", "cached_tokens")
