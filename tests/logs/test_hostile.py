@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpuwatch.catalog import check_value
 from gpuwatch.sources.logs import LogRead, read_log
-from gpuwatch.sources.logs.engines import PHRASES
+from gpuwatch.sources.logs.phrases import PHRASES
 from gpuwatch.sources.logs.reader import MOST_RANKS
 from gpuwatch.sources.logs.told import MOST_NOTICES
 from tests.logs.told import notices, v1

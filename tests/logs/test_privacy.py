@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwatch.sources.logs import LogRead, read_log
-from gpuwatch.sources.logs.engines import PHRASES
 from gpuwatch.sources.logs.kinds import NOTICES, TEXT_VALUES
+from gpuwatch.sources.logs.phrases import PHRASES
 from tests.logs.told import facts, kinds, notices, read, rows, v1
 
 SECRET = "Zebra77Quagga"

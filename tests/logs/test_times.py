@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpuwatch.sources.logs.prefixes import strip
-from gpuwatch.sources.logs.stamps import Stamp
-from gpuwatch.sources.logs.timeline import Timeline
+from gpuwatch.sources.logs.lines.prefixes import strip
+from gpuwatch.sources.logs.lines.stamps import Stamp
+from gpuwatch.sources.logs.lines.timeline import Timeline
 from tests.logs.told import kinds, notices, read, rows, v1
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from .found import Found, Notice, Phrase, Reader, says
-from .numbers import NUMBER, size_bytes, text_of
+from .numbers.numbers import NUMBER, size_bytes, text_of
 
 _REACH_CHARS = 512
 _WORKER = re.compile(

@@ -6,7 +6,7 @@ import re
 
 from .found import Found, Notice, Phrase, says
 from .kinds import TEXT_VALUES
-from .numbers import NUMBER, size_bytes, text_of, value
+from .numbers.numbers import NUMBER, size_bytes, text_of, value
 
 _SIZE = rf"({NUMBER}) ?([KMGT]iB|bytes)"
 _REACH_CHARS = 2048

@@ -12,17 +12,17 @@ from collections import Counter
 import msgspec
 
 from ...catalog import check_value
-from .distributions import Distributions
-from .engines import look_at, says_something, without_clients_text
 from .found import Facts, Found, Notice, Observed, Slot, Stats
 from .kinds import NOTICES, WORST_BY
-from .pace import Pace
-from .prefixes import Line, strip
-from .repair import Joiner, records
-from .slots import Slots
-from .timeline import Timeline
+from .lines.prefixes import Line, strip
+from .lines.repair import Joiner, records
+from .lines.timeline import Timeline
+from .lines.unwrap import Unwrapper
+from .numbers.distributions import Distributions
+from .numbers.pace import Pace
+from .numbers.slots import Slots
+from .phrases import look_at, says_something, without_clients_text
 from .told import NoticeKey, Told, badness
-from .unwrap import Unwrapper
 
 LINE_BYTES = 64 * 1024
 MOST_RANKS = 64

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from .found import Found, Notice, Phrase, Stats, says
-from .numbers import NUMBER, text_of
-from .pairs import pairs
+from ..found import Found, Notice, Phrase, Stats, says
+from ..numbers.numbers import NUMBER, text_of
+from ..numbers.pairs import pairs
 
 _PREEMPTED = re.compile(r"PreemptionMode\.(RECOMPUTE|SWAP)")
 _PREEMPTED_SO_FAR = re.compile(r"total(?:_num)?_cumulative_preemption(?:_cnt)?=(\d{1,12})")

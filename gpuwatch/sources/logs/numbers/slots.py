@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .found import Slot, Stats
+from ..found import Slot, Stats
 
 MOST_SLOTS = 4096
 _SPEED = frozenset({"generated_tokens_per_second"})

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 
-from .found import Facts, Found, Notice, Observed, Phrase, Slot, Stats, says
-from .numbers import NUMBER, text_of
-from .pairs import pairs
+from ..found import Facts, Found, Notice, Observed, Phrase, Slot, Stats, says
+from ..numbers.numbers import NUMBER, text_of
+from ..numbers.pairs import pairs
 
 _SLOT = re.compile(r"\bid +(\d{1,5}) \|")
 _OLD_SLOT = re.compile(r"\bslot +(\d{1,5}) ")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from .found import Found, Phrase, Stats
-from .numbers import NUMBER
-from .pairs import pairs
+from ..found import Found, Phrase, Stats
+from ..numbers.numbers import NUMBER
+from ..numbers.pairs import pairs
 
 _RATES = re.compile(rf"Avg thr \(in/out\): ({NUMBER}) / ({NUMBER}) tokens/s")
 _SERVER = re.compile(r"Server \(succeeded/failed/routed/waiting\): (\d{1,12}) / (\d{1,12}) / (\d{1,12}) / (\d{1,12})")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-from .found import Facts, Found, Notice, Observed, Phrase, Reader, Stats, says
-from .numbers import NUMBER, duration_s, text_of
+from ..found import Facts, Found, Notice, Observed, Phrase, Reader, Stats, says
+from ..numbers.numbers import NUMBER, duration_s, text_of
 
 _TIME = re.compile(
     rf'"?\b(total_time|validation_time|queue_time|inference_time|time_per_token)"?[=:] ?"((?:{NUMBER}(?:ns|µs|μs|us|ms|s|m|h))'

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 
-from .found import Found, Phrase, Stats
-from .pairs import pairs
+from ..found import Found, Phrase, Stats
+from ..numbers.pairs import pairs
 
 _ENGINE = re.compile(r"Engine (\d{1,4}): ?$")
 _NAMES = {

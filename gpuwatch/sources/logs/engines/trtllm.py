@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 
-from .found import Facts, Found, Notice, Phrase, Stats, known, says
-from .numbers import NUMBER, text_of
-from .pairs import pairs
+from ..found import Facts, Found, Notice, Phrase, Stats, known, says
+from ..numbers.numbers import NUMBER, text_of
+from ..numbers.pairs import pairs
 
 _ITER = re.compile(r"\biter = \d")
 _FETCHED = re.compile(r"currank_total_requests = (\d{1,12})/(\d{1,12})")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from .engines import worth
+from ..phrases import worth
 from .prefixes import Line
 
 _STARTS = re.compile(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from .found import Facts, Found, Notice, Phrase
-from .numbers import NUMBER, size_bytes, text_of, value
+from ..found import Facts, Found, Notice, Phrase
+from ..numbers.numbers import NUMBER, size_bytes, text_of, value
 
 _COUNT = r"[\d,]{1,20}"
 _UNIT = r"([KMGT]iB)"

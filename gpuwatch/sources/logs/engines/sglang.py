@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 
-from .found import Facts, Found, Notice, Phrase, Stats, says
-from .numbers import NUMBER, text_of
-from .pairs import PAYLOAD_CHARS, pairs
+from ..found import Facts, Found, Notice, Phrase, Stats, says
+from ..numbers.numbers import NUMBER, text_of
+from ..numbers.pairs import PAYLOAD_CHARS, pairs
 
 _BATCH = re.compile(r"(?:Decode|Prefill) batch(?: ?\[\d{1,12}\])?[.,] ?#")
 _PERCENT = re.compile(rf"cache hit rate: ({NUMBER})%")

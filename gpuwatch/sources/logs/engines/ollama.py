@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-from .found import Found, Notice, Observed, Phrase, Stats, says
-from .numbers import NUMBER, duration_s
+from ..found import Found, Notice, Observed, Phrase, Stats, says
+from ..numbers.numbers import NUMBER, duration_s
 
 _TOOK = rf"(?:{NUMBER}(?:ns|µs|μs|us|ms|s|m|h))+"
 _ACCESS = re.compile(

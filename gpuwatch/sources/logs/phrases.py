@@ -5,7 +5,8 @@ A line is searched for literals (fast, linear); only where one stands, its reade
 
 from __future__ import annotations
 
-from . import deaths, device, errors, llamacpp, lmdeploy, ollama, sglang, tgi, trtllm, vllm, vllm_events, vllm_start
+from . import deaths, device, errors
+from .engines import llamacpp, lmdeploy, ollama, sglang, tgi, trtllm, vllm, vllm_events, vllm_start
 from .found import Found, Phrase, Stats
 
 PHRASES: tuple[Phrase, ...] = (

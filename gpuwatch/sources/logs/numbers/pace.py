@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from .found import Stats
+from ..found import Stats
 from .rhythm import Rhythm
 from .rise import Rise
 from .silence import POLICIES, Policy

@@ -1,0 +1,1 @@
+"""Numbers that logs print, and what follows from them: rates, rises, silences."""
