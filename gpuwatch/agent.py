@@ -27,11 +27,11 @@ from .sinks.delivery import Delivery, Sink
 from .sources.change_sources import change_sources
 from .sources.changes import ChangesSource
 from .sources.changes_known import KnownFacts
-from .sources.dcgm import DcgmSource
-from .sources.devices import device_sources
+from .sources.gpu.dcgm import DcgmSource
+from .sources.gpu.devices import device_sources
+from .sources.gpu.ownership.build import ownership_source
+from .sources.gpu.ownership.source import OwnershipSource
 from .sources.host.build import engine_processes, host_sources
-from .sources.ownership.build import ownership_source
-from .sources.ownership.source import OwnershipSource
 from .sources.page.source import EngineSource
 from .sources.poll import Clock, Poller, Source
 from .sources.ring.rings import EngineRings

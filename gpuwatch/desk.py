@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .sources.changes import ChangesSource
-    from .sources.ownership.source import OwnershipSource
+    from .sources.gpu.ownership.source import OwnershipSource
     from .span_desk import SpanDesk
 
 _SHARES = {"front": "front_share_ratio", "queue": "queue_share_ratio", "prefill": "prefill_share_ratio"}

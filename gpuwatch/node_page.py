@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from .sources.ownership.holder import Holder
+from .sources.gpu.ownership.holder import Holder
 
 MIB = 1024.0 * 1024.0
 _LABEL_CHARS = 256

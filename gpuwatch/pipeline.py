@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from . import derived, device_map, snapshot
+from . import derived, snapshot
 from .baseline import Baseline
 from .config import Config, Slo
 from .harm import harm
@@ -40,6 +40,7 @@ from .questions.queue import queue
 from .questions.rhythm import state as rhythm_state
 from .request_log import Arrivals, FinishedRequests
 from .rules import Rule, load_rules
+from .sources.gpu import device_map
 from .tiers import Tier
 from .windows import Window
 

@@ -9,9 +9,9 @@ import math
 from collections.abc import Sequence
 
 from ..config import Config
-from ..device_map import engines_of
 from ..history import SOURCE_ORDER
 from ..model import Batch, Subject
+from ..sources.gpu.device_map import engines_of
 from .track import Sight
 
 SUBJECTS = 512

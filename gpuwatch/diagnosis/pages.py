@@ -13,7 +13,7 @@ import numpy as np
 
 from ..catalog import CATALOG, check_value
 from ..model import Batch, Frame, Subject
-from ..sources.dcgm import DcgmPage
+from ..sources.gpu.dcgm import DcgmPage
 from ..sources.page.engine_page import EnginePage
 from ..sources.page.iterations import is_list, newest
 from ..wire.exposition import parse

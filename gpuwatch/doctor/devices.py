@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 
 from .. import dcgm_counters
-from ..sources.dcgm import DcgmSource
-from ..sources.dcgm.fields import DCGM, OURS
-from ..sources.ownership.mapping import EngineDevices
-from ..sources.ownership.source import OwnershipSource
+from ..sources.gpu.dcgm import DcgmSource
+from ..sources.gpu.dcgm.fields import DCGM, OURS
+from ..sources.gpu.ownership.mapping import EngineDevices
+from ..sources.gpu.ownership.source import OwnershipSource
 from .drivers import DriverLook, driver_lines, drivers_of
 
 SLOW_S = 5.0

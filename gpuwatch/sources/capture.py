@@ -41,8 +41,8 @@ from .capture_records import (
     request_hashes,
     spans_of,
 )
-from .dcgm import DcgmPage
 from .facts import canonical_facts, number
+from .gpu.dcgm import DcgmPage
 from .page.engine_page import EnginePage
 from .ring.step_columns import live_requests, open_step, step_frame
 from .spans.decoder import SpanDecoder

@@ -9,7 +9,7 @@ from ..config import Config
 from ..model import Subject
 from .changes import ChangesSource
 from .changes_known import KnownFacts
-from .ownership.clues import is_local
+from .gpu.ownership.clues import is_local
 from .page.self_description import SelfDescription
 from .page.source import EngineSource
 from .podinfo import pod_facts

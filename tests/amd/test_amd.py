@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from gpuwatch.catalog import CATALOG
-from gpuwatch.sources import amd
-from gpuwatch.sources.amd.calls import CALLS
-from gpuwatch.sources.vendor import VendorSource
+from gpuwatch.sources.gpu import amd
+from gpuwatch.sources.gpu.amd.calls import CALLS
+from gpuwatch.sources.gpu.vendor import VendorSource
 from tests.amd.scripted import AmdSmiLibraryException, ScriptedAmdsmi, mi300x
 from tests.nvml.looking import events, facts, readings
 from tests.sources.stub_server import HandClock

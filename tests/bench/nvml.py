@@ -33,7 +33,7 @@ def read() -> Row:
         return Row("µs", 10.0, note="needs a C compiler")
     import pynvml
 
-    from gpuwatch.sources.nvml import NvmlSource
+    from gpuwatch.sources.gpu.nvml import NvmlSource
 
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "script"

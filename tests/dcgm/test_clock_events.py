@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuwatch.sources.dcgm import DcgmPage
+from gpuwatch.sources.gpu.dcgm import DcgmPage
 
 
 def _page(**counts):

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.catalog import CATALOG, check_value
-from gpuwatch.sources.dcgm import DcgmPage
-from gpuwatch.sources.dcgm.fields import AMD, DCGM, FIELDS, NODE
+from gpuwatch.sources.gpu.dcgm import DcgmPage
+from gpuwatch.sources.gpu.dcgm.fields import AMD, DCGM, FIELDS, NODE
 
 CAPTURES = Path(__file__).parents[1] / "captures" / "devices"
 PAGES = sorted(CAPTURES.glob("*.txt"))

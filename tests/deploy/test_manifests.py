@@ -10,9 +10,9 @@ import yaml
 from gpuwatch.config import check_rules, host_port, parse
 from gpuwatch.roles import HOST_IP, NODE_PORT, in_role
 from gpuwatch.rules import load_rules
-from gpuwatch.sources.ownership.clues import own_pod
-from gpuwatch.sources.ownership.holder import Holder
-from gpuwatch.sources.ownership.kubelet import SOCKET
+from gpuwatch.sources.gpu.ownership.clues import own_pod
+from gpuwatch.sources.gpu.ownership.holder import Holder
+from gpuwatch.sources.gpu.ownership.kubelet import SOCKET
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 SIDECAR, NODE = DEPLOY / "kubernetes" / "engine-sidecar.yaml", DEPLOY / "kubernetes" / "node-daemonset.yaml"

@@ -15,8 +15,8 @@ from gpuwatch.config import parse
 from gpuwatch.doctor import checkup
 from gpuwatch.doctor.devices import look_at
 from gpuwatch.rules.families import FAMILY_OF
-from gpuwatch.sources.dcgm.fields import DCGM
-from gpuwatch.sources.ownership.clues import Pid
+from gpuwatch.sources.gpu.dcgm.fields import DCGM
+from gpuwatch.sources.gpu.ownership.clues import Pid
 from tests.ownership.proc_tree import ProcTree, on
 from tests.ownership.test_mapping import GPUS, TWO, VLLM, looked, source_of
 from tests.sources.stub_server import Reply, StubServer

@@ -11,10 +11,10 @@ import pytest
 
 from gpuwatch.config import Config, EngineTarget, Machine, parse
 from gpuwatch.model import Subject
+from gpuwatch.sources.gpu.ownership.clues import Pid
 from gpuwatch.sources.host import EngineHostSource, World
 from gpuwatch.sources.host.build import engine_processes, host_sources
 from gpuwatch.sources.host.engine_process import EngineProcess
-from gpuwatch.sources.ownership.clues import Pid
 from tests.host.trees import process, version_2, write
 
 ENGINE = Subject(engine="e")

@@ -4,9 +4,9 @@ import ctypes
 
 import pytest
 
-from gpuwatch.sources import intel
-from gpuwatch.sources.intel import structs
-from gpuwatch.sources.vendor import VendorSource
+from gpuwatch.sources.gpu import intel
+from gpuwatch.sources.gpu.intel import structs
+from gpuwatch.sources.gpu.vendor import VendorSource
 from tests.intel.scripted import Code, ScriptedSysman, a_second_later, flex
 from tests.nvml.looking import events, facts, readings
 from tests.sources.stub_server import HandClock

@@ -1,8 +1,8 @@
 """How tests look through an NvmlSource: one look a call, at a time that they choose."""
 
 from gpuwatch.model import Subject
-from gpuwatch.sources.nvml import NvmlSource
-from gpuwatch.sources.pace import Rates
+from gpuwatch.sources.gpu.nvml import NvmlSource
+from gpuwatch.sources.gpu.pace import Rates
 from tests.sources.stub_server import HandClock
 
 

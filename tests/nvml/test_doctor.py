@@ -5,7 +5,7 @@ import asyncio
 from gpuwatch.config import parse
 from gpuwatch.doctor import checkup
 from gpuwatch.doctor.drivers import driver_lines, drivers_of
-from gpuwatch.sources import devices
+from gpuwatch.sources.gpu import devices
 from tests.nvml.scripted import ampere, hopper
 
 

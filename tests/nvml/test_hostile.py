@@ -117,7 +117,7 @@ def test_any_number_is_a_reading_or_none(value, monkeypatch):
 
 def test_a_handle_is_an_address():
     """What identifies a device in an event is where its handle points, not the pointer object."""
-    from gpuwatch.sources.nvml.xid import address
+    from gpuwatch.sources.gpu.nvml.xid import address
 
     buffer = ctypes.create_string_buffer(8)
     one, two = (ctypes.cast(ctypes.addressof(buffer), ctypes.c_void_p) for _ in range(2))

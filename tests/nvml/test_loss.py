@@ -7,7 +7,7 @@ import pynvml
 import pytest
 
 from gpuwatch.model import Subject
-from gpuwatch.sources.nvml import NvmlSource, library
+from gpuwatch.sources.gpu.nvml import NvmlSource, library
 from gpuwatch.sources.poll import Poller
 from tests.nvml.looking import Looker, events, facts, readings
 from tests.nvml.scripted import Code, hopper

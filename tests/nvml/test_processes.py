@@ -2,7 +2,7 @@
 
 import math
 
-from gpuwatch.sources.nvml.processes import MOST, Owner, owner
+from gpuwatch.sources.gpu.nvml.processes import MOST, Owner, owner
 from tests.nvml.looking import facts, readings
 from tests.nvml.scripted import GIB, Code, hopper
 

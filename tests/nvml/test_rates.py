@@ -3,8 +3,8 @@
 import pytest
 
 from gpuwatch.config import ConfigError, parse
-from gpuwatch.sources.devices import device_sources
-from gpuwatch.sources.pace import Rates
+from gpuwatch.sources.gpu.devices import device_sources
+from gpuwatch.sources.gpu.pace import Rates
 from tests.nvml.looking import Looker
 from tests.nvml.scripted import hopper
 from tests.sources.stub_server import HandClock

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gpuwatch.sources.nvml.processes import GpuProcess
+from gpuwatch.sources.gpu.nvml.processes import GpuProcess
 
 CONTAINER = {name: f"{n:064x}" for n, name in enumerate(("vllm", "sglang", "training"), start=0xC0FFEE)}
 POD_UID = "3d1f6a52-6d0e-4c0b-9d5e-7e0f4c5b1a90"

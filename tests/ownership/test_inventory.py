@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.sources.ownership.inventory import Inventory
+from gpuwatch.sources.gpu.ownership.inventory import Inventory
 
 UUIDS = [f"GPU-{n:08x}-1111-4abc-9def-0123456789ab" for n in (0x7F3E9A10, 0x7F3E9A11, 0x5A0C1B2D)]
 CUT = UUIDS[2]

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.sources.ownership.holder import Holder
-from gpuwatch.sources.ownership.kubelet import ANSWER_BYTES, Allocation, Kubelet, KubeletError, allocations
+from gpuwatch.sources.gpu.ownership.holder import Holder
+from gpuwatch.sources.gpu.ownership.kubelet import ANSWER_BYTES, Allocation, Kubelet, KubeletError, allocations
 from tests.ownership.kubelet_server import answer, pod, serving
 
 pytestmark = pytest.mark.anyio

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.config import EngineTarget
-from gpuwatch.sources.ownership.claims import ORDER, Claim
-from gpuwatch.sources.ownership.clues import Pid, find_process
-from gpuwatch.sources.ownership.holder import Holder
-from gpuwatch.sources.ownership.kubelet import Kubelet
-from gpuwatch.sources.ownership.mapping import decide, put_together
-from gpuwatch.sources.ownership.source import OwnershipSource, World
+from gpuwatch.sources.gpu.ownership.claims import ORDER, Claim
+from gpuwatch.sources.gpu.ownership.clues import Pid, find_process
+from gpuwatch.sources.gpu.ownership.holder import Holder
+from gpuwatch.sources.gpu.ownership.kubelet import Kubelet
+from gpuwatch.sources.gpu.ownership.mapping import decide, put_together
+from gpuwatch.sources.gpu.ownership.source import OwnershipSource, World
 from tests.ownership.kubelet_server import answer, pod, serving
 from tests.ownership.proc_tree import POD_UID, ProcTree, kubepods, on
 from tests.sources.stub_server import HandClock

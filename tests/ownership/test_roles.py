@@ -11,9 +11,9 @@ from gpuwatch.clock import WallClock
 from gpuwatch.config import ConfigError, parse
 from gpuwatch.model import Subject
 from gpuwatch.roles import in_role, node_url
-from gpuwatch.sources.dcgm import DcgmPage
-from gpuwatch.sources.ownership.holder import Holder
-from gpuwatch.sources.ownership.mapping import DeviceMap, DeviceUse
+from gpuwatch.sources.gpu.dcgm import DcgmPage
+from gpuwatch.sources.gpu.ownership.holder import Holder
+from gpuwatch.sources.gpu.ownership.mapping import DeviceMap, DeviceUse
 from gpuwatch.wire.exposition import parse as parse_page
 from tests.nvml.scripted import GIB, Scripted, ScriptedNvml, hopper
 from tests.ownership.kubelet_server import answer, pod, serving

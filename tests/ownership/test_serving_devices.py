@@ -5,12 +5,12 @@ import asyncio
 import numpy as np
 import pytest
 
-from gpuwatch import device_map
 from gpuwatch.codec import Encoder, decode_calls
 from gpuwatch.config import Config, EngineTarget
 from gpuwatch.model import Batch, Frame, Info, Missing, Subject
 from gpuwatch.pipeline import Pipeline
-from gpuwatch.sources.ownership.clues import Pid
+from gpuwatch.sources.gpu import device_map
+from gpuwatch.sources.gpu.ownership.clues import Pid
 from tests.ownership.proc_tree import ProcTree, on
 from tests.ownership.test_mapping import GPUS, VLLM, source_of
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.sources.ownership.inventory import Inventory
-from gpuwatch.sources.ownership.visible import Visible, devices, read
+from gpuwatch.sources.gpu.ownership.inventory import Inventory
+from gpuwatch.sources.gpu.ownership.visible import Visible, devices, read
 from tests.ownership.proc_tree import ProcTree, kubepods
 
 GPUS = [f"GPU-{letter * 8}-1111-4abc-9def-0123456789ab" for letter in "abcd"]

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from engine_shim.telemetry.gpu_page import Gpu, GpuPage
-from gpuwatch.sources.dcgm import DcgmPage, DcgmSource
-from gpuwatch.sources.dcgm.fields import FIELDS, SERVING
+from gpuwatch.sources.gpu.dcgm import DcgmPage, DcgmSource
+from gpuwatch.sources.gpu.dcgm.fields import FIELDS, SERVING
 from tests.sources.stub_server import HandClock, Reply, StubServer
 
 A = 'gpu="0",UUID="GPU-a",device="nvidia0",modelName="NVIDIA H100 80GB HBM3",Hostname="node7"'

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from ...sources.dcgm.fields import NAMES as GPU_NAMES
+from ...sources.gpu.dcgm.fields import NAMES as GPU_NAMES
 from .client import PrometheusClient
 
 KEY_LABELS = ("cluster", "namespace", "job", "instance", "pod")

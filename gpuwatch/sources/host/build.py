@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...config import Config
 from ...model import Subject
-from ..ownership.clues import Pid
+from ..gpu.ownership.clues import Pid
 from ..poll import Source
 from ..ring.rings import EngineRings
 from .engine_process import EngineProcess

@@ -1,7 +1,7 @@
 """Which process is an engine's, remembered as long as it lives.
 
 Named in the configuration, or by the engine's step ring, or found by the port that it listens on (see
-sources/ownership/clues.py for who is believed). Looking for it costs a walk through /proc, so it is done only while
+sources/gpu/ownership/clues.py for who is believed). Looking for it costs a walk through /proc, so it is done only while
 nobody is known.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ...config import EngineTarget
-from ..ownership.clues import Pid, find_process
+from ..gpu.ownership.clues import Pid, find_process
 from .process_files import own_line, stat
 
 

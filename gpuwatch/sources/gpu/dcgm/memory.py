@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from ...model import Event, Subject
-from ..growth import Growth
+from ....model import Event, Subject
+from ...growth import Growth
 from .fields import BRAKE_NS, FREE, POWER_NS, REASONS, SLOWDOWN_BITS, SYNC_NS, THERMAL_NS, UNNAMED_BITS
 
 _THERMAL_EVENTS = ("sw_thermal", "hw_thermal")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...model import Event, Frame, Info, Subject
+from ....model import Event, Frame, Info, Subject
 from .board import SILENT_LOOKS, Board
 from .device import Device
 from .library import CLOSED, NvmlError, said

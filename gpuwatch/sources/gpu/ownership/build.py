@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...config import Config
+from ....config import Config
+from ...poll import Clock, Source
+from ...ring.rings import EngineRings
 from ..dcgm import DcgmSource
 from ..nvml.processes import GpuProcess
-from ..poll import Clock, Source
-from ..ring.rings import EngineRings
 from .clues import Pid, own_pod
 from .holder import Holder
 from .kubelet import Kubelet

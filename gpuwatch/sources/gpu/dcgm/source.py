@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from ...model import Batch, Subject
-from ...wire.http_get import ScrapeClient, ScrapeError
+from ....model import Batch, Subject
+from ....wire.http_get import ScrapeClient, ScrapeError
+from ...poll import Clock
 from ..ownership.holder import Holder
-from ..poll import Clock
 from .page import DcgmPage
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from ...model import Event, Subject
+from ....model import Event, Subject
 from .library import CLOSED, FUNCTION_NOT_FOUND, NOT_FOUND, TIMEOUT, Library, NvmlError
 
 KINDS = {

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..growth import Growth
+from ...growth import Growth
 from ..nvml.facts import clean
 from ..nvml.processes import GpuProcess
 from ..vendor import Device, DeviceLostError, Values, VendorError

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ...catalog import CATALOG
+from ....catalog import CATALOG
 
 MIB = 1024.0 * 1024.0
 

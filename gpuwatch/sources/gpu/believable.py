@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from ..catalog import check_value
-from ..credible import LARGEST
+from ...catalog import check_value
+from ...credible import LARGEST
 
 _CLAMPED_BELOW = 1.2
 

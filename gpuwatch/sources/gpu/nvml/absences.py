@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from ...model import Event, Subject
+from ....model import Event, Subject
 from .board import Board
 
 

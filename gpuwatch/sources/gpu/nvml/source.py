@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from ...model import Batch, Event, Frame, Info, Subject
+from ....model import Batch, Event, Frame, Info, Subject
+from ...poll import Clock
 from ..driver_thread import DriverThread, StalledError
 from ..pace import Backoff, Pace, Rates
-from ..poll import Clock
 from .absences import Absences
 from .board import Board
 from .library import CLOSED, Library, NvmlError, said

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ...model import Subject
+from ....model import Subject
 from ..pace import PROCESSES_S, USAGE_HZ, Pace, Rates
 from . import mig
 from .device import Device

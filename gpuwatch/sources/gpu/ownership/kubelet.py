@@ -51,8 +51,8 @@ class Kubelet:
     async def list(self) -> tuple[Allocation, ...]:
         """Who has what. Raises KubeletError."""
         try:
-            from ...wire.grpc.client import GrpcCaller
-            from ...wire.grpc.message import GrpcError, unframed
+            from ....wire.grpc.client import GrpcCaller
+            from ....wire.grpc.message import GrpcError, unframed
         except ModuleNotFoundError as error:
             raise KubeletError(f"the package {error.name} is not installed") from error
         caller = GrpcCaller(
@@ -68,7 +68,7 @@ class Kubelet:
 
 def allocations(message: bytes) -> tuple[Allocation, ...]:
     """Containers with GPUs in a ListPodResourcesResponse. Raises KubeletError for what is none."""
-    from ...wire.otlp.body import OtlpError
+    from ....wire.otlp.body import OtlpError
 
     try:
         found: list[Allocation] = []
@@ -113,7 +113,7 @@ def _is_replica(id: str) -> bool:
 
 def _values(body: bytes, at: int, end: int, number: int) -> Iterator[tuple[int, int]]:
     """Where the length-delimited values of one field lie."""
-    from ...wire.otlp.wire import LENGTH, fields
+    from ....wire.otlp.wire import LENGTH, fields
 
     for field, wire, begin, until in fields(body, at, end):
         if field == number and wire == LENGTH:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...model import Subject
+from ....model import Subject
 from ..believable import drop_impossible
 from .fields import FieldReader
 from .gpm import Gpm, Request, sampler, supports

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ..config import Gpu
-from .poll import Clock, Source
+from ...config import Gpu
+from ..poll import Clock, Source
 
 
 def device_sources(settings: Gpu, clock: Clock, host: str, hertz: float) -> list[Source]:

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from ...catalog import check_value
-from ...model import Event, Frame, Info, Subject
-from ...wire.exposition import DEFAULT_LIMITS, Limits, Series
-from ...wire.exposition_plan import PageReader
+from ....catalog import check_value
+from ....model import Event, Frame, Info, Subject
+from ....wire.exposition import DEFAULT_LIMITS, Limits, Series
+from ....wire.exposition_plan import PageReader
 from ..ownership.holder import Holder
 from .fields import BY_LABEL, CLOCK_EVENTS, FIELDS, NAMES, OURS, OWNER, READ_AT, SERVING, is_blank
 from .identity import Identity, facts, holder, identity, renamed

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from ..growth import Growth
+from ...growth import Growth
 from .library import CLOSED, GONE, INVALID_ARGUMENT, REFUSALS, Library, NvmlError
 
 ALL_LINKS = 0xFFFFFFFF

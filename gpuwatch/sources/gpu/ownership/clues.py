@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from ...config import EngineTarget
+from ....config import EngineTarget
 from . import process_tree
 from .holder import Holder
 

@@ -14,11 +14,11 @@ from typing import Protocol
 
 import msgspec
 
-from ... import device_map
-from ...config import EngineTarget
-from ...model import Batch, Info, Subject
+from ....config import EngineTarget
+from ....model import Batch, Info, Subject
+from ...poll import Clock
+from .. import device_map
 from ..nvml.processes import GpuProcess, owner
-from ..poll import Clock
 from . import claims, process_tree
 from .clues import Pid, find_process, pod_of
 from .holder import Holder

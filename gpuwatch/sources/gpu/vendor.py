@@ -13,11 +13,11 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from ..model import Batch, Event, Frame, Info, Subject
+from ...model import Batch, Event, Frame, Info, Subject
+from ..poll import Clock
 from .believable import drop_impossible
 from .driver_thread import DriverThread, StalledError
 from .pace import PROCESSES_S, Backoff, Pace
-from .poll import Clock
 
 PATIENCE_S = 0.5
 UNVERIFIED = {"verified_on_hardware": "no"}

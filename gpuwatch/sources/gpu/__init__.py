@@ -1,0 +1,1 @@
+"""Devices, by vendor and by exporter, and which engine each one serves."""
