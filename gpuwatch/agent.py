@@ -24,9 +24,9 @@ from .rules import load_rules
 from .server import Guard, api_app, otlp_app
 from .serving import HttpServer, bind
 from .sinks.delivery import Delivery, Sink
-from .sources.change_sources import change_sources
-from .sources.changes import ChangesSource
-from .sources.changes_known import KnownFacts
+from .sources.changes.build import change_sources
+from .sources.changes.known import KnownFacts
+from .sources.changes.source import ChangesSource
 from .sources.gpu.dcgm import DcgmSource
 from .sources.gpu.devices import device_sources
 from .sources.gpu.ownership.build import ownership_source

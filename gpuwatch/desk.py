@@ -31,7 +31,7 @@ from .watch import Watch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .sources.changes import ChangesSource
+    from .sources.changes.source import ChangesSource
     from .sources.gpu.ownership.source import OwnershipSource
     from .span_desk import SpanDesk
 

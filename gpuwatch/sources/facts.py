@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from .secrets import HIDDEN, MAX_VALUE_CHARS, looks_secret, safe_text
+from .changes.secrets import HIDDEN, MAX_VALUE_CHARS, looks_secret, safe_text
 
 MAX_LABELS = 64
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from gpuwatch.config import parse
 from gpuwatch.model import Event, Info, Subject
 from gpuwatch.questions.moved import CHANGES, changes, in_words
-from gpuwatch.sources.change_sources import change_sources
-from gpuwatch.sources.changes import ChangesSource
-from gpuwatch.sources.changes_known import KnownFacts
-from gpuwatch.sources.podinfo import pod_facts
+from gpuwatch.sources.changes.build import change_sources
+from gpuwatch.sources.changes.known import KnownFacts
+from gpuwatch.sources.changes.podinfo import pod_facts
+from gpuwatch.sources.changes.source import ChangesSource
 
 HERE, ENGINE, GPU = Subject(host="here"), Subject(engine="e"), Subject(gpu="GPU-1")
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatch.sources.arguments import argument_facts
+from gpuwatch.sources.changes.arguments import argument_facts
+from gpuwatch.sources.changes.secrets import looks_secret, safe_text
 from gpuwatch.sources.facts import canonical_facts
-from gpuwatch.sources.secrets import looks_secret, safe_text
 
 WORD = string.ascii_letters + string.digits
 MIXED = st.text(WORD, min_size=14, max_size=40).map(lambda t: f"{t}7qZ")

@@ -8,10 +8,10 @@ import sys
 import pytest
 
 from gpuwatch.model import Info, Subject
-from gpuwatch.sources.arguments import argument_facts
-from gpuwatch.sources.changes import ChangesSource
+from gpuwatch.sources.changes.arguments import argument_facts
+from gpuwatch.sources.changes.secrets import looks_secret, safe_text
+from gpuwatch.sources.changes.source import ChangesSource
 from gpuwatch.sources.facts import canonical_facts
-from gpuwatch.sources.secrets import looks_secret, safe_text
 
 HERE, ENGINE = Subject(host="here"), Subject(engine="e")
 

@@ -17,7 +17,7 @@ import msgspec
 from ...dialects.about import ABOUT, ADAPTERS
 from ...model import Batch, Info, Subject
 from ...wire.http_get import Response, ScrapeClient, ScrapeError
-from ..arguments import argument_value, fingerprint
+from ..changes.arguments import argument_value, fingerprint
 from ..facts import canonical_facts
 
 _EVERY_S = 5.0

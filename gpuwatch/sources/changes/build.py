@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from ..config import Config
-from ..model import Subject
-from .changes import ChangesSource
-from .changes_known import KnownFacts
-from .gpu.ownership.clues import is_local
-from .page.self_description import SelfDescription
-from .page.source import EngineSource
+from ...config import Config
+from ...model import Subject
+from ..gpu.ownership.clues import is_local
+from ..page.self_description import SelfDescription
+from ..page.source import EngineSource
+from ..poll import Source
+from .known import KnownFacts
 from .podinfo import pod_facts
-from .poll import Source
+from .source import ChangesSource
 
 
 def change_sources(

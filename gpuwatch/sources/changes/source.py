@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..model import Batch, Event, Info, Subject
+from ...model import Batch, Event, Info, Subject
+from ..host.process_facts import thread_settings
 from .arguments import argument_facts
-from .changes_known import KnownFacts
-from .host.process_facts import thread_settings
+from .known import KnownFacts
 from .podinfo import CHANGING
 from .secrets import safe_text
 

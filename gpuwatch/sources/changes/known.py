@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..model import Subject
+from ...model import Subject
 
 MOST_SUBJECTS = 1000
 _LARGEST_BYTES = 4 * 1024 * 1024

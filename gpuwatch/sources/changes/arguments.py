@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from hashlib import blake2b
 
-from .facts import MAX_LABELS
+from ..facts import MAX_LABELS
 from .secrets import HIDDEN, is_random, looks_secret, safe_text
 
 _LONGEST_PLAIN = 120
