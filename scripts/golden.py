@@ -14,7 +14,7 @@ from engine_shim.simulation import simulate
 from gpuwatch.config import Config
 from gpuwatch.pipeline import Pipeline
 from gpuwatch.quantize import quantized
-from gpuwatch.sources.capture import calls, read_capture
+from gpuwatch.sources.files.capture import calls, read_capture
 from gpuwatch.verdict import to_json
 
 REPOSITORY = Path(__file__).parents[1]

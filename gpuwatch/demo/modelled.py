@@ -49,7 +49,7 @@ def _engine(scenario: str, device: str, seed: int) -> Child:
 
 
 def _watch(engine: Child, pipeline: Pipeline, writer: CapsuleWriter, stage: Stage, interrupts: Interrupts) -> None:
-    from ..sources.capture import CaptureError, calls, read_capture
+    from ..sources.files.capture import CaptureError, calls, read_capture
 
     with engine:
         try:

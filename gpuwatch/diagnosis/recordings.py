@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from ..capsule import Capsule, CapsuleError, replay_ticks
 from ..model import Batch, Transition, Verdict
-from ..sources.capture import Capture, calls, read_capture
+from ..sources.files.capture import Capture, calls, read_capture
 from .content import Content
 from .material import Call, Material
 

@@ -31,8 +31,8 @@ def calls(scenario: str, seed: int = 1, device: str = "h100", mode: str = "full"
 
 
 def _read(stream: bytes) -> Iterator[Call]:
-    from gpuwatch.sources.capture import calls as calls_of
-    from gpuwatch.sources.capture import read_capture
+    from gpuwatch.sources.files.capture import calls as calls_of
+    from gpuwatch.sources.files.capture import read_capture
 
     for now, batches in calls_of(read_capture(io.BytesIO(stream))):
         yield now, tuple(batches)

@@ -49,7 +49,7 @@ def with_agent() -> Row:
     """The same and the pipeline on what it shows, read back from the stream."""
     from gpuwatch.config import Config
     from gpuwatch.pipeline import Pipeline
-    from gpuwatch.sources.capture import calls, read_capture
+    from gpuwatch.sources.files.capture import calls, read_capture
 
     scenario = load_scenario(SCENARIOS / f"{SCENARIO}.toml", "h100")
     stream = world(SCENARIO)

@@ -25,7 +25,7 @@ import pytest
 from gpuwatch.agent import Agent
 from gpuwatch.config import Config
 from gpuwatch.quantize import quantized
-from gpuwatch.sources.capture import calls, read_capture
+from gpuwatch.sources.files.capture import calls, read_capture
 from tests.dashboards.panel_queries import PanelQuery, board, panel_queries
 
 PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")

@@ -18,7 +18,7 @@ from engine_shim.device_file import device_text
 from engine_shim.devices import DEVICES
 from engine_shim.scenario import load_scenario
 from engine_shim.simulation import simulate
-from gpuwatch.sources.capture import read_capture
+from gpuwatch.sources.files.capture import read_capture
 from tests.bench.scores.play import Seen, judged, seen
 
 SCENARIOS = Path(__file__).parents[1] / "scenarios"

@@ -13,7 +13,7 @@ from gpuwatch.model import Batch, Tick
 from gpuwatch.pipeline import Pipeline
 from gpuwatch.quantize import quantized
 from gpuwatch.snapshot import SnapshotError
-from gpuwatch.sources.capture import calls, capture_lines, read_capture
+from gpuwatch.sources.files.capture import calls, capture_lines, read_capture
 from gpuwatch.verdict import to_json
 
 ROOT = Path(__file__).parents[2]

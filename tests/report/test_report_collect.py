@@ -20,7 +20,7 @@ from gpuwatch.quantize import quantized
 from gpuwatch.report import NoSuchIncidentError, ReportData, collect, sampling, write_postmortem
 from gpuwatch.report.request_spans import SpanLog, in_flight, trailing_p95
 from gpuwatch.report.sampling import TtftHistogram
-from gpuwatch.sources.capture import calls, read_capture
+from gpuwatch.sources.files.capture import calls, read_capture
 
 ENGINE = Subject(engine="shim")
 QUEUE, PREFILL, DECODE, CLIENT = (STAGES.index(s) for s in ("queue", "prefill", "decode", "client"))

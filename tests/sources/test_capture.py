@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from gpuwatch.model import STAGES, Subject
-from gpuwatch.sources.capture import CaptureError, calls, capture_lines, read_capture
+from gpuwatch.sources.files.capture import CaptureError, calls, capture_lines, read_capture
 
 HEADER = {
     "gpuwatch_capture": 1,

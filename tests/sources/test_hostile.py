@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpuwatch.catalog import check_value
 from gpuwatch.model import Subject
-from gpuwatch.sources.capture import CaptureError, calls, read_capture
+from gpuwatch.sources.files.capture import CaptureError, calls, read_capture
 from gpuwatch.sources.gpu.dcgm import DcgmPage
 from gpuwatch.sources.page.engine_page import CutPageError, EnginePage, UnknownPageError
 from gpuwatch.sources.ring.ring_file import RingError

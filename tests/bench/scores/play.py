@@ -13,7 +13,7 @@ from gpuwatch.config import Config
 from gpuwatch.model import Incident, Tick, Verdict
 from gpuwatch.pipeline import Pipeline
 from gpuwatch.quantize import quantized
-from gpuwatch.sources.capture import calls, read_capture
+from gpuwatch.sources.files.capture import calls, read_capture
 from tests.bench.scores.case import Case, expectation, scenario_of
 from tests.bench.scores.truth import Truth, truth
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from ..model import OUTCOMES, STAGES, Floats, Frame, Spans, Subject
+from ...model import OUTCOMES, STAGES, Floats, Frame, Spans, Subject
 
 VERSION = 1
 

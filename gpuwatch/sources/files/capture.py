@@ -18,8 +18,15 @@ from typing import Any, BinaryIO, cast
 
 import msgspec
 
-from ..catalog import CATALOG
-from ..model import Batch, Event, Info, Subject
+from ...catalog import CATALOG
+from ...model import Batch, Event, Info, Subject
+from ..facts import canonical_facts, number
+from ..gpu.dcgm import DcgmPage
+from ..page.engine_page import EnginePage
+from ..ring.step_columns import live_requests, open_step, step_frame
+from ..spans.decoder import SpanDecoder
+from ..spans.inbox import complete
+from ..spans.trees import SpanTrees
 from .capture_records import (
     SHAPES,
     VERSION,
@@ -41,13 +48,6 @@ from .capture_records import (
     request_hashes,
     spans_of,
 )
-from .facts import canonical_facts, number
-from .gpu.dcgm import DcgmPage
-from .page.engine_page import EnginePage
-from .ring.step_columns import live_requests, open_step, step_frame
-from .spans.decoder import SpanDecoder
-from .spans.inbox import complete
-from .spans.trees import SpanTrees
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
 MAX_GAP_S = 86_400.0

@@ -1,0 +1,1 @@
+"""Recorded material: the capture format, read record by record."""
