@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from .harm import Harm, impact
+from .memory.view import Window
 from .model import (
     Alternative,
     Finding,
@@ -33,7 +34,6 @@ from .questions.queue import queue
 from .questions.rhythm import rhythm
 from .rules import Rule
 from .unknown import UNKNOWN, unknown_finding
-from .windows import Window
 
 SURE = 0.5
 GAP_S = 3.0

@@ -12,12 +12,16 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from . import derived, snapshot
-from .baseline import Baseline
+from . import derived
 from .config import Config, Slo
 from .harm import harm
-from .history import HistogramSeries, History
 from .incidents import Judged, OpenIncident, Pending, Tracker
+from .memory import snapshot
+from .memory.baseline import Baseline
+from .memory.history import HistogramSeries, History
+from .memory.requests import Arrivals, FinishedRequests
+from .memory.tiers import Tier
+from .memory.view import Window
 from .model import (
     Batch,
     Blind,
@@ -38,11 +42,8 @@ from .questions.line import line
 from .questions.moved import moved
 from .questions.queue import queue
 from .questions.rhythm import state as rhythm_state
-from .request_log import Arrivals, FinishedRequests
 from .rules import Rule, load_rules
 from .sources.gpu import device_map
-from .tiers import Tier
-from .windows import Window
 
 MAX_SUBJECTS = 256
 _OBJECTIVES: dict[str, tuple[str, Callable[[Slo], float]]] = {

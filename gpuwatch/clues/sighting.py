@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 
 from ..config import Config
-from ..history import SOURCE_ORDER
+from ..memory.history import SOURCE_ORDER
 from ..model import Batch, Subject
 from ..sources.gpu.device_map import engines_of
 from .track import Sight

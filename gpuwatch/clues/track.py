@@ -13,8 +13,8 @@ from collections import Counter
 import numpy as np
 
 from ..catalog import CATALOG
+from ..memory.requests import FinishedRequests
 from ..model import Event, Floats, Frame, Histogram, Info, Spans, Subject
-from ..request_log import FinishedRequests
 
 LOOKS = 512
 KINDS = 64

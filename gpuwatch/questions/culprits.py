@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
+from ..memory.view import Window
 from ..model import Culprit, Missing
-from ..windows import Window
 
 WAITING = (1.0, 4.0)
 

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..memory.view import Window
 from ..model import Floats, Missing
 from ..stats import RateChange, quantile_of_known, rate_change, split_llr
-from ..windows import Window
 
 SPAN_S = 60.0
 SURGE_RATIO = 1.5

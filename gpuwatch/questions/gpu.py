@@ -7,8 +7,8 @@ tensor activity are all low waits for something else. GPU utilisation is never a
 
 from __future__ import annotations
 
+from ..memory.view import Window
 from ..model import GpuState, Missing
-from ..windows import Window
 
 SPAN_S = 10.0
 THROTTLED_RATIO = 0.05

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..memory.view import Window
 from ..model import Floats, LatencyState, Missing
 from ..stats import quantile
-from ..windows import Window
 from .demand import flow
 
 SPAN_S = 60.0

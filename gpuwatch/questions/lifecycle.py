@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from ..config import Maintenance
+from ..memory.view import Window
 from ..model import Event, Lifecycle, Missing
-from ..windows import Window
 
 GONE_S = 10.0
 WARM_REQUESTS = 20

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..memory.view import Window
 from ..model import Change, Event, Evidence, Missing, MovedState, Trigger
 from ..stats import rate_change
-from ..windows import Window
 from .demand import SPAN_S, arrivals, long_tokens, surge, surge_at
 
 SHIFT_SPAN_S = 600.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from ..memory.view import SLOW_S, Window
 from ..model import Missing
 from ..stats import RateChange, quantile_of_known
-from ..windows import SLOW_S, Window
 from .demand import Fit, Flow, fit_minute, flow, load_factors, surge_by
 from .queue import began_at, queue
 from .rhythm import rhythm

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..memory.tiers import GREATEST
+from ..memory.view import Window
 from ..model import Missing
 from ..stats import quantile_of_known
-from ..tiers import GREATEST
-from ..windows import Window
 
 WORK = ("steps_total", "generated_tokens_total", "prompt_tokens_total")
 

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
+from ..memory.view import Window
 from ..model import Missing, QueueState
 from ..stats import slope
-from ..windows import Window
 from .demand import flow
 
 SPAN_S = 30.0

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..memory.view import Window
 from ..model import Floats, Missing, RhythmState
 from ..stats import drain_refill_cycles, trailing_quantile
 from ..stats import period as regular_period
-from ..windows import Window
 
 SPAN_S = 300.0
 SHALLOW = (0.9, 0.75)

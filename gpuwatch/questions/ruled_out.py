@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from ..memory.view import Window
 from ..model import Missing, RuledOut
-from ..windows import Window
 from .demand import flow, surge
 from .gpu import THROTTLED_RATIO, throttled_ratio
 from .progress import stall

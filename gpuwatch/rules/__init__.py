@@ -18,7 +18,7 @@ import msgspec
 from ..model import ActionKind, Advice, Family, Finding, Severity
 
 if TYPE_CHECKING:
-    from ..windows import Window
+    from ..memory.view import Window
 
 Check = Callable[["Window", Any], Finding | None]
 

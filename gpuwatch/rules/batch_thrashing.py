@@ -18,6 +18,7 @@ import math
 
 import msgspec
 
+from ..memory.view import SLOW_S, Window
 from ..model import Advice, Evidence, Finding, Missing
 from ..questions.culprits import head, holders
 from ..questions.demand import fit_minute, load_factors, surge
@@ -34,7 +35,6 @@ from ..questions.ruled_out import (
     preemptions_per_finished,
     recompute_share,
 )
-from ..windows import SLOW_S, Window
 from . import Rule
 
 FINE_LOOKS = 8

@@ -16,10 +16,10 @@ import math
 
 import msgspec
 
+from ..memory.view import Window
 from ..model import Advice, Finding, RuledOut
 from ..questions.progress import device_witness, stall
 from ..questions.ruled_out import not_throttling
-from ..windows import Window
 from . import Rule
 
 

@@ -18,13 +18,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from ..memory.view import SLOW_S, Window
 from ..model import Advice, Finding, Missing
 from ..questions.culprits import head, holders
 from ..questions.demand import full_batch, has_room, held_back, promised_to_one, sees_admission
 from ..questions.progress import stall
 from ..questions.rhythm import rhythm
 from ..questions.ruled_out import not_hang, not_preemption_storm, not_throttling, not_traffic_surge
-from ..windows import SLOW_S, Window
 from . import Rule
 
 SPAN_S = 30.0

@@ -17,12 +17,12 @@ import math
 import msgspec
 import numpy as np
 
+from ..memory.view import Window
 from ..model import Advice, Evidence, Finding, Missing
 from ..questions.culprits import holders
 from ..questions.demand import fit, fit_minute, load_factors
 from ..questions.queue import began_at, queue
 from ..questions.ruled_out import not_hang, not_preemption_storm, not_throttling, not_traffic_surge
-from ..windows import Window
 from . import Rule
 
 SPAN_S = 30.0

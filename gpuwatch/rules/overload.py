@@ -17,10 +17,10 @@ import math
 
 import msgspec
 
+from ..memory.view import Window
 from ..model import Advice, Evidence, Finding
 from ..questions.pressure import Pressure, pressure
 from ..questions.ruled_out import not_hang, not_preemption_storm, not_throttling, not_traffic_surge
-from ..windows import Window
 from . import Rule
 
 UNCOUNTED = 0.65

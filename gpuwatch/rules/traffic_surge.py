@@ -16,11 +16,11 @@ import math
 
 import msgspec
 
+from ..memory.view import Window
 from ..model import Advice, Finding, Missing, RuledOut
 from ..questions.moved import length_shift
 from ..questions.pressure import pressure
 from ..questions.ruled_out import not_hang, not_preemption_storm, not_throttling
-from ..windows import Window
 from . import Rule
 from .overload import evidence
 

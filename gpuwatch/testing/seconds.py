@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..baseline import Baseline
 from ..catalog import CATALOG
 from ..config import Slo
-from ..history import History
+from ..memory.baseline import Baseline
+from ..memory.history import History
+from ..memory.view import Window
 from ..model import Batch, Floats, Info, Subject
-from ..windows import Window
 from .world import START, frame_of
 
 

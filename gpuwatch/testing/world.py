@@ -15,6 +15,7 @@ import numpy as np
 
 from ..catalog import CATALOG
 from ..config import Config
+from ..memory.view import Window
 from ..model import (
     OUTCOMES,
     STAGES,
@@ -31,7 +32,6 @@ from ..model import (
     Tick,
 )
 from ..pipeline import Pipeline
-from ..windows import Window
 
 START = 1_764_000_000.0
 """When worlds begin, unix seconds."""

@@ -16,8 +16,8 @@ SIGNALS, HERTZ, SPAN_S = 100, 10, 60
 
 def second_of_windows() -> Row:
     """One second of 100 signals at 10 Hz: write it, then mean, slope and P95 of the last minute, cycles of one."""
+    from gpuwatch.memory.tiers import LAST, MEAN, Tier
     from gpuwatch.stats import drain_refill_cycles, slope
-    from gpuwatch.tiers import LAST, MEAN, Tier
 
     names = tuple(f"s{i}" for i in range(SIGNALS))
     rng = np.random.default_rng(1)

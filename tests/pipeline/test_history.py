@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.history import KEEP_S, HistogramSeries, History
+from gpuwatch.memory.history import KEEP_S, HistogramSeries, History
 from gpuwatch.model import Batch, Event, Frame, Histogram, Info, Missing, OpenStep, Subject
 from gpuwatch.testing import START, World, window
 

@@ -9,16 +9,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from gpuwatch.baseline import Baseline
 from gpuwatch.config import Slo
 from gpuwatch.harm import Harm
 from gpuwatch.incidents import GAP_S, HARM_GRACE_S, RANK, REMIND_EVERY_S, Judged, Tracker
+from gpuwatch.memory.baseline import Baseline
+from gpuwatch.memory.view import Window
 from gpuwatch.model import Finding, Incident, OpenStep, Transition
 from gpuwatch.questions.latency import Felt
 from gpuwatch.rules import load_rules
 from gpuwatch.testing import window
 from gpuwatch.unknown import UNKNOWN
-from gpuwatch.windows import Window
 
 RULES = load_rules()
 STEMS = (

@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gpuwatch.memory.snapshot import SnapshotError
 from gpuwatch.model import Batch, Tick
 from gpuwatch.pipeline import Pipeline
 from gpuwatch.quantize import quantized
-from gpuwatch.snapshot import SnapshotError
 from gpuwatch.sources.files.capture import calls, capture_lines, read_capture
 from gpuwatch.verdict import to_json
 

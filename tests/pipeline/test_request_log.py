@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuwatch.memory.requests import MAX_ARRIVALS, MAX_ROWS, UNFINISHED_S, Arrivals, FinishedRequests
 from gpuwatch.model import STAGES, Spans, Subject
-from gpuwatch.request_log import MAX_ARRIVALS, MAX_ROWS, UNFINISHED_S, Arrivals, FinishedRequests
 
 T = 1_764_000_000.0
 Row = tuple[int, str, float, float]

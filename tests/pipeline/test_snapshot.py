@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch import snapshot
+from gpuwatch.memory import snapshot
+from gpuwatch.memory.snapshot import SnapshotError
 from gpuwatch.model import Event, Subject
 from gpuwatch.pipeline import Pipeline
-from gpuwatch.snapshot import SnapshotError
 
 CLASSES = {"Subject": Subject, "Event": Event}
 plain = st.recursive(

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatch.tiers import CELLS, GREATEST, LAST, LEAST, MEAN, Tier
+from gpuwatch.memory.tiers import CELLS, GREATEST, LAST, LEAST, MEAN, Tier
 
 START = 1_764_000_000
 HOLD_S = 2.0

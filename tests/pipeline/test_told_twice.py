@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from gpuwatch.history import TRACED_S, History
+from gpuwatch.memory.history import TRACED_S, History
 from gpuwatch.model import STAGES, Batch, Spans, Subject
 
 ENGINE = Subject(engine="e")

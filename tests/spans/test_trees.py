@@ -7,8 +7,8 @@ import pytest
 
 from engine_shim.request import Request, Stage
 from engine_shim.telemetry.otlp_wire import OtlpEncoder
+from gpuwatch.memory.requests import FinishedRequests
 from gpuwatch.model import OUTCOMES, STAGES, Spans, Subject
-from gpuwatch.request_log import FinishedRequests
 from gpuwatch.sources.spans import trees as span_trees
 from gpuwatch.sources.spans.inbox import SpanInbox
 from gpuwatch.sources.spans.stages import painted

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ...catalog import check_value
-from ...credible import LARGEST
+from ...memory.believable import LARGEST
 
 _CLAMPED_BELOW = 1.2
 

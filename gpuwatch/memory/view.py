@@ -12,12 +12,12 @@ from typing import TypeVar
 
 import numpy as np
 
+from ..config import Slo
+from ..model import Event, Evidence, Floats, LiveRequests, Missing, OpenStep, Subject
+from ..sources.gpu import device_map
+from ..stats import bucket_quantile, slope, spread
 from .baseline import Baseline
-from .config import Slo
 from .history import HistogramSeries, History
-from .model import Event, Evidence, Floats, LiveRequests, Missing, OpenStep, Subject
-from .sources.gpu import device_map
-from .stats import bucket_quantile, slope, spread
 from .tiers import GREATEST, LAST, LEAST, MEAN, Tier
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
-from .model import STAGES, Floats, LiveRequests, Spans
+from ..model import STAGES, Floats, LiveRequests, Spans
 
 KEEP_S = 900.0
 MAX_ROWS = 60_000

@@ -12,10 +12,10 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
-from . import credible
-from .catalog import CATALOG
-from .model import STAGES, Batch, Event, Floats, Frame, Histogram, Info, LiveRequests, OpenStep, Spans, Subject
-from .request_log import Arrivals, FinishedRequests
+from ..catalog import CATALOG
+from ..model import STAGES, Batch, Event, Floats, Frame, Histogram, Info, LiveRequests, OpenStep, Spans, Subject
+from . import believable as credible
+from .requests import Arrivals, FinishedRequests
 from .tiers import Tier
 
 SOURCE_ORDER = (

@@ -13,8 +13,8 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from .catalog import CATALOG
-from .model import Floats, LiveRequests, OpenStep, Spans
+from ..catalog import CATALOG
+from ..model import Floats, LiveRequests, OpenStep, Spans
 
 LARGEST = 1e15
 """Beyond this nothing is counted, timed or measured here: 31 million years, a petabyte of KV."""

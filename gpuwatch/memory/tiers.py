@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from .model import Floats
+from ..model import Floats
 
 LAST, MEAN, LEAST, GREATEST = 0, 1, 2, 3
 CELLS = 900
