@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from .harm import Harm, impact
 from .memory.view import Window
 from .model import (
     Alternative,
@@ -28,6 +27,7 @@ from .model import (
     Transition,
     Trigger,
 )
+from .questions.harm import Harm, impact
 from .questions.latency import ACUTE_S
 from .questions.moved import listed_changes, trigger
 from .questions.queue import queue

@@ -12,9 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from . import derived
 from .config import Config, Slo
-from .harm import harm
 from .incidents import Judged, OpenIncident, Pending, Tracker
 from .memory import snapshot
 from .memory.baseline import Baseline
@@ -35,7 +33,9 @@ from .model import (
     Transition,
     Verdict,
 )
+from .questions import derived
 from .questions.gpu import gpu
+from .questions.harm import harm
 from .questions.latency import latency
 from .questions.lifecycle import lifecycle
 from .questions.line import line

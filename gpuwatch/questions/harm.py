@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .memory.view import Window
-from .model import Impact, Missing
-from .questions.latency import Felt, acute, felt, itl_mean_s
-from .questions.progress import stall
-from .questions.queue import queue
+from ..memory.view import Window
+from ..model import Impact, Missing
+from .latency import Felt, acute, felt, itl_mean_s
+from .progress import stall
+from .queue import queue
 
 GOOD_RATIO = 0.95
 BASELINE_FACTOR = 2.0

@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .memory.tiers import Tier
-from .memory.view import Window
-from .model import Missing
-from .questions.demand import flow, long_share
-from .questions.latency import felt, itl_mean_s, shares
-from .questions.moved import output_tokens_mean, prompt_tokens_mean
+from ..memory.tiers import Tier
+from ..memory.view import Window
+from ..model import Missing
+from .demand import flow, long_share
+from .latency import felt, itl_mean_s, shares
+from .moved import output_tokens_mean, prompt_tokens_mean
 
 SOURCE = "derived"
 
