@@ -326,7 +326,7 @@ def _load(
 
 
 def _tell(verdict: Verdict, as_json: bool, check: bool, *, silent: bool = False) -> None:
-    from .verdict import text, to_json
+    from .incidents.verdict import text, to_json
 
     if not silent:
         click.echo(to_json(verdict).decode() + "\n" if as_json else text(verdict), nl=False)

@@ -23,9 +23,9 @@ from .exporter import (
     View,
     render,
 )
+from .incidents.verdict import to_json
 from .model import Incident, Subject, Transition
 from .server import Announced, AnnouncedMaintenance
-from .verdict import to_json
 from .watch import Watch
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from .capsule import CapsuleError
 from .config import Config
+from .incidents.verdict import text, to_json
 from .model import Incident, Verdict
 from .recorder import Recorder
 from .store import Store, StoreError, read_store
-from .verdict import text, to_json
 
 
 def listing(config: Config, limit: int, only_open: bool, as_json: bool) -> str:

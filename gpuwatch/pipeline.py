@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from .config import Config, Slo
-from .incidents import Judged, OpenIncident, Pending, Tracker
+from .incidents.tracker import Judged, OpenIncident, Pending, Tracker
 from .memory import snapshot
 from .memory.baseline import Baseline
 from .memory.history import HistogramSeries, History

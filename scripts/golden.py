@@ -12,10 +12,10 @@ from pathlib import Path
 from engine_shim.scenario import load_scenario
 from engine_shim.simulation import simulate
 from gpuwatch.config import Config
+from gpuwatch.incidents.verdict import to_json
 from gpuwatch.pipeline import Pipeline
 from gpuwatch.quantize import quantized
 from gpuwatch.sources.files.capture import calls, read_capture
-from gpuwatch.verdict import to_json
 
 REPOSITORY = Path(__file__).parents[1]
 GOLDEN = REPOSITORY / "tests" / "golden" / "verdict.json"

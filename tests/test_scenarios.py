@@ -8,7 +8,7 @@ from io import BytesIO
 
 import pytest
 
-from gpuwatch.verdict import to_json
+from gpuwatch.incidents.verdict import to_json
 from tests.bench.scores.case import Case, expectation, has_cure, stems
 from tests.bench.scores.judge import CURED_LATE_RATIO, deviations, is_harmful
 from tests.bench.scores.play import Run, judged, run, world_of

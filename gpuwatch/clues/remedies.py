@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 
+from ..incidents.unknown import UNKNOWN
 from ..model import ActionKind, Advice
 from ..rules import load_rules
-from ..unknown import UNKNOWN
 
 
 class Remedy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

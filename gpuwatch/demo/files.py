@@ -13,8 +13,8 @@ FILES = ("verdict.json", "postmortem.html", "postmortem.md", CAPSULE)
 
 def write_files(folder: Path) -> Verdict:
     """Replay the folder's capsule and write verdict and postmortem beside it. Raises OSError, CapsuleError."""
+    from ..incidents.verdict import to_json
     from ..report import collect, write_report
-    from ..verdict import to_json
 
     capsule = Capsule.open(folder / CAPSULE)
     header = capsule.header

@@ -82,7 +82,7 @@ def _play(
 
 def _tell(verdict: Verdict, folder: Path, json_output: bool) -> None:
     """The verdict on one screen and where the files are; with `--json` the verdict alone."""
-    from ..verdict import text, to_json
+    from ..incidents.verdict import text, to_json
 
     if json_output:
         sys.stdout.write(to_json(verdict).decode() + "\n")

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
+from ..incidents.verdict import NOTHING
+from ..incidents.verdict import text as verdict_text
 from ..model import Blind, EngineState, Verdict
 from ..rules import load_rules
-from ..verdict import NOTHING
-from ..verdict import text as verdict_text
 from .examine import Answer
 from .material import Found
 

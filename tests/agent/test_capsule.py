@@ -8,10 +8,10 @@ import pytest
 from gpuwatch.capsule import MAGIC, Capsule, CapsuleError, CapsuleWriter, replay, rule_versions
 from gpuwatch.config import Config
 from gpuwatch.framing import frame
+from gpuwatch.incidents.verdict import to_json
 from gpuwatch.pipeline import Pipeline
 from gpuwatch.recorder import Recorder
 from gpuwatch.rules import load_rules
-from gpuwatch.verdict import to_json
 from tests.agent.builders import START, page_batch
 
 

@@ -12,11 +12,11 @@ from click.testing import CliRunner
 
 from gpuwatch.cli import main
 from gpuwatch.config import Config
+from gpuwatch.incidents.verdict import to_json
 from gpuwatch.pipeline import Pipeline
 from gpuwatch.recorder import Recorder
 from gpuwatch.rules import load_rules
 from gpuwatch.store import Store
-from gpuwatch.verdict import to_json
 from tests.agent.builders import START
 
 ROOT = Path(__file__).parents[2]

@@ -17,8 +17,8 @@ from gpuwatch.clues import cannot_tell
 from gpuwatch.clues.clue import ONE_LOOK
 from gpuwatch.config import Config
 from gpuwatch.diagnosis import examine
+from gpuwatch.incidents.verdict import text, to_json
 from gpuwatch.model import Incident, Subject, Verdict
-from gpuwatch.verdict import text, to_json
 from tests.clues.looks import Evidence, candidates_of, first, judged, named
 
 FOLDER = Path(__file__).parent

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from gpuwatch.config import Slo
-from gpuwatch.incidents import GAP_S, HARM_GRACE_S, RANK, REMIND_EVERY_S, Judged, Tracker
+from gpuwatch.incidents.tracker import GAP_S, HARM_GRACE_S, RANK, REMIND_EVERY_S, Judged, Tracker
+from gpuwatch.incidents.unknown import UNKNOWN
 from gpuwatch.memory.baseline import Baseline
 from gpuwatch.memory.view import Window
 from gpuwatch.model import Finding, Incident, OpenStep, Transition
@@ -18,7 +19,6 @@ from gpuwatch.questions.harm import Harm
 from gpuwatch.questions.latency import Felt
 from gpuwatch.rules import load_rules
 from gpuwatch.testing import window
-from gpuwatch.unknown import UNKNOWN
 
 RULES = load_rules()
 STEMS = (

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from gpuwatch.catalog import CATALOG
 from gpuwatch.config import Config, EngineTarget, Maintenance
+from gpuwatch.incidents.verdict import text, to_json
 from gpuwatch.model import Batch, Frame, Subject
 from gpuwatch.pipeline import MAX_SUBJECTS, Pipeline
 from gpuwatch.rules import load_rules
 from gpuwatch.testing import START, InFlight, ToyEngine, World
-from gpuwatch.verdict import text, to_json
 
 
 def frame(subject: Subject, at: float, **signals: float) -> Batch:

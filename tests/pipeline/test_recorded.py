@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gpuwatch.incidents.verdict import to_json
 from gpuwatch.memory.snapshot import SnapshotError
 from gpuwatch.model import Batch, Tick
 from gpuwatch.pipeline import Pipeline
 from gpuwatch.quantize import quantized
 from gpuwatch.sources.files.capture import calls, capture_lines, read_capture
-from gpuwatch.verdict import to_json
 
 ROOT = Path(__file__).parents[2]
 Calls = list[tuple[float, tuple[Batch, ...]]]

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuwatch.incidents.verdict import text, to_json
 from gpuwatch.model import Change, Culprit, Evidence, Verdict
 from gpuwatch.testing import ToyEngine
-from gpuwatch.verdict import text, to_json
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "verdict.schema.json").read_text())
 NASTY = "\x1b[31mred\x1b]0;owned\x07\u202e\x00\r\n<script>alert(1)</script>"

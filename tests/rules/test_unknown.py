@@ -1,9 +1,9 @@
 """Unknown: harm that no rule explains is said as such, later than a verdict would be, and gives way to one."""
 
 from gpuwatch.config import Config
+from gpuwatch.incidents.unknown import UNKNOWN
 from gpuwatch.rules import load_rules
 from gpuwatch.testing import START, ToyEngine, World
-from gpuwatch.unknown import UNKNOWN
 
 EVERY_RULE = tuple(load_rules())
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from .memory.view import Window
-from .model import Advice, Finding, Missing
-from .questions.latency import latency
-from .questions.queue import queue
-from .questions.rhythm import rhythm
-from .rules import Rule
+from ..memory.view import Window
+from ..model import Advice, Finding, Missing
+from ..questions.latency import latency
+from ..questions.queue import queue
+from ..questions.rhythm import rhythm
+from ..rules import Rule
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

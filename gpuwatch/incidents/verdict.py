@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from .model import Evidence, Incident, Verdict
+from ..model import Evidence, Incident, Verdict
 
 DIGITS = 6
 _MARK = {"page": "PAGE", "ticket": "TICKET", "info": "INFO"}

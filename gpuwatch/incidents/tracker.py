@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from .memory.view import Window
-from .model import (
+from ..memory.view import Window
+from ..model import (
     Alternative,
     Finding,
     Impact,
@@ -27,12 +27,12 @@ from .model import (
     Transition,
     Trigger,
 )
-from .questions.harm import Harm, impact
-from .questions.latency import ACUTE_S
-from .questions.moved import listed_changes, trigger
-from .questions.queue import queue
-from .questions.rhythm import rhythm
-from .rules import Rule
+from ..questions.harm import Harm, impact
+from ..questions.latency import ACUTE_S
+from ..questions.moved import listed_changes, trigger
+from ..questions.queue import queue
+from ..questions.rhythm import rhythm
+from ..rules import Rule
 from .unknown import UNKNOWN, unknown_finding
 
 SURE = 0.5
