@@ -19,7 +19,7 @@ from .desk import Desk
 from .model import Subject
 from .pipeline import Pipeline
 from .receivers import grpc_server, span_desk
-from .recorder import Recorder
+from .recording.recorder import Recorder
 from .rules import load_rules
 from .server import Guard, api_app, otlp_app
 from .serving import HttpServer, bind

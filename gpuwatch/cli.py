@@ -30,8 +30,8 @@ class Unusable(click.ClickException):
 @contextmanager
 def bad_input(*also: type[Exception]) -> Iterator[None]:
     """Errors that name a file, line or key become a message and exit code 2; so do `also`, those of one command."""
-    from .capsule import CapsuleError
     from .config import ConfigError
+    from .recording.capsule import CapsuleError
     from .sources.files.capture import CaptureError
     from .store import StoreError
 

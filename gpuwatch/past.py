@@ -6,11 +6,11 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-from .capsule import CapsuleError
 from .config import Config
 from .incidents.verdict import text, to_json
 from .model import Incident, Verdict
-from .recorder import Recorder
+from .recording.capsule import CapsuleError
+from .recording.recorder import Recorder
 from .store import Store, StoreError, read_store
 
 

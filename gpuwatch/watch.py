@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from .logs import ChangeLog
 from .model import Batch, Event, Info, Tick, Transition
-from .recorder import Recorder
+from .recording.recorder import Recorder
 from .sinks.delivery import Delivery
 from .store import Store
 

@@ -14,7 +14,7 @@ from engine_shim.simulation import simulate
 from gpuwatch.config import Config
 from gpuwatch.incidents.verdict import to_json
 from gpuwatch.pipeline import Pipeline
-from gpuwatch.quantize import quantized
+from gpuwatch.recording.quantize import quantized
 from gpuwatch.sources.files.capture import calls, read_capture
 
 REPOSITORY = Path(__file__).parents[1]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..capsule import Capsule
 from ..model import Verdict
+from ..recording.capsule import Capsule
 
 CAPSULE = "run.capsule"
 FILES = ("verdict.json", "postmortem.html", "postmortem.md", CAPSULE)

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..capsule import CapsuleWriter
 from ..config import Config
 from ..model import Batch
-from ..quantize import quantized
+from ..recording.capsule import CapsuleWriter
+from ..recording.quantize import quantized
 from .child import Child, problem_in
 from .files import CAPSULE
 from .interrupts import Interrupts

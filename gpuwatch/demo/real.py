@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ..capsule import CapsuleWriter
 from ..clock import WallClock
 from ..config import Config, ConfigError, EngineTarget
+from ..recording.capsule import CapsuleWriter
 from .child import Child, problem_in
 from .files import CAPSULE
 from .load import Load
@@ -170,7 +170,7 @@ async def _show(agent: Agent, engine: Child, load: Load, header: Header, stage: 
 
 def _write_capsule(folder: Path, private: Path, config: Config, meta: dict[str, str | float]) -> None:
     """The journal as a capsule; nothing where nothing was judged."""
-    from ..journal import Journal
+    from ..recording.journal import Journal
 
     if not (private / "state" / "journal").is_dir():
         return

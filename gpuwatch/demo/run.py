@@ -9,9 +9,9 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from ..capsule import CapsuleError
 from ..config import Config
 from ..model import Verdict
+from ..recording.capsule import CapsuleError
 from .files import FILES, write_files
 from .interrupts import Interrupts
 from .problem import DemoError

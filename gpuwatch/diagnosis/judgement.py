@@ -13,7 +13,7 @@ import msgspec
 from ..config import Config
 from ..model import Batch, Blind, Verdict
 from ..pipeline import Pipeline
-from ..quantize import quantized
+from ..recording.quantize import quantized
 from .material import Call
 
 Progress = Callable[[float], None]

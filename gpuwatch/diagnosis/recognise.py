@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..capsule import MAGIC
+from ..recording.capsule import MAGIC
 from .host_table import column_of
 from .smi_text import is_smi
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
-from ..capsule import Capsule, CapsuleError, replay_ticks
 from ..model import Batch, Transition, Verdict
+from ..recording.capsule import Capsule, CapsuleError, replay_ticks
 from ..sources.files.capture import Capture, calls, read_capture
 from .content import Content
 from .material import Call, Material

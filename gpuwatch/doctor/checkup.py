@@ -14,7 +14,7 @@ import msgspec
 from ..clock import WallClock
 from ..config import Config
 from ..model import Batch, Blind
-from ..quantize import quantized
+from ..recording.quantize import quantized
 from .devices import DeviceLook, lines
 from .devices import look_at as look_at_devices
 from .drivers import driver_wanted

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ..catalog import CATALOG
 from ..model import Batch, Blind, Frame, Histogram
 from ..pipeline import Pipeline
-from ..quantize import quantized
+from ..recording.quantize import quantized
 
 AHEAD_S = 90
 """The longest that a rule needs to see: more than the half minute to two minutes of its spans that it asks for."""

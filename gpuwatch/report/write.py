@@ -17,7 +17,7 @@ def write_postmortem(
 
     Raises CapsuleError for a file that is no whole capsule, NoSuchIncidentError, and OSError where writing fails.
     """
-    from ..capsule import Capsule
+    from ..recording.capsule import Capsule
 
     capsule = Capsule.open(capsule_path)
     header = capsule.header

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.quantize import quantized
+from gpuwatch.recording.quantize import quantized
 from gpuwatch.sources.files.capture import calls, capture_lines, read_capture
 
 ROOT = Path(__file__).parents[2]

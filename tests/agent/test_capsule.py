@@ -5,12 +5,12 @@ import zlib
 import msgspec
 import pytest
 
-from gpuwatch.capsule import MAGIC, Capsule, CapsuleError, CapsuleWriter, replay, rule_versions
 from gpuwatch.config import Config
-from gpuwatch.framing import frame
 from gpuwatch.incidents.verdict import to_json
 from gpuwatch.pipeline import Pipeline
-from gpuwatch.recorder import Recorder
+from gpuwatch.recording.capsule import MAGIC, Capsule, CapsuleError, CapsuleWriter, replay, rule_versions
+from gpuwatch.recording.framing import frame
+from gpuwatch.recording.recorder import Recorder
 from gpuwatch.rules import load_rules
 from tests.agent.builders import START, page_batch
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from gpuwatch import model
-from gpuwatch.codec import CodecError, Encoder, decode_calls, pack_block, unpack_block
-from gpuwatch.columns import pack, unpack
-from gpuwatch.quantize import quantized, round_times, round_values
+from gpuwatch.recording.codec import CodecError, Encoder, decode_calls, pack_block, unpack_block
+from gpuwatch.recording.columns import pack, unpack
+from gpuwatch.recording.quantize import quantized, round_times, round_values
 
 ANY = st.floats(allow_nan=True, allow_infinity=True)
 TEXT = st.text(max_size=8)

@@ -14,7 +14,7 @@ from gpuwatch.cli import main
 from gpuwatch.config import Config
 from gpuwatch.incidents.verdict import to_json
 from gpuwatch.pipeline import Pipeline
-from gpuwatch.recorder import Recorder
+from gpuwatch.recording.recorder import Recorder
 from gpuwatch.rules import load_rules
 from gpuwatch.store import Store
 from tests.agent.builders import START
@@ -83,7 +83,7 @@ def test_incidents_and_postmortem_come_from_the_state_folder(state, tmp_path):
 
 def test_replay_says_the_same_verdict_as_the_run(tmp_path, world_calls):
     """Byte for byte; without --json each transition is told on the way."""
-    from gpuwatch.capsule import CapsuleWriter
+    from gpuwatch.recording.capsule import CapsuleWriter
 
     live = Pipeline(Config())
     with CapsuleWriter(tmp_path / "run.capsule", Config()) as writer:

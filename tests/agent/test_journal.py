@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.config import Config
-from gpuwatch.journal import SEGMENT_BYTES, Journal
-from gpuwatch.recorder import Recorder
+from gpuwatch.recording.journal import SEGMENT_BYTES, Journal
+from gpuwatch.recording.recorder import Recorder
 from tests.agent.builders import START, page_batch
 from tests.agent.disk import disk_of
 
@@ -53,7 +53,7 @@ def test_kill_9_loses_nothing_that_append_returned_from(tmp_path):
     """A process that says each number after recording it is killed hard; every number that it said is there."""
     program = f"""
         import sys
-        from gpuwatch.journal import SEGMENT_BYTES, Journal
+        from gpuwatch.recording.journal import SEGMENT_BYTES, Journal
         from tests.agent.builders import page_batch
         journal = Journal({str(tmp_path)!r})
         for i in range(10**6):

@@ -48,7 +48,7 @@ def _found(stem: str, seed: int) -> tuple[float, float, float]:
     """
     from gpuwatch.config import Config
     from gpuwatch.pipeline import Pipeline
-    from gpuwatch.quantize import quantized
+    from gpuwatch.recording.quantize import quantized
 
     expect = tomllib.loads((SCENARIOS / f"{stem}.toml").read_text())["expect"]
     run = calls(stem, seed)

@@ -39,8 +39,8 @@ def ticks() -> list[tuple[float, tuple[Batch, ...]]]:
 
 def per_sample() -> Row:
     """Bytes a sample after packing, against one SQLite row for each."""
-    from gpuwatch.codec import Encoder, pack_block
-    from gpuwatch.quantize import quantized
+    from gpuwatch.recording.codec import Encoder, pack_block
+    from gpuwatch.recording.quantize import quantized
 
     minute = [quantized(*tick) for tick in ticks()]
     encoder = Encoder()
@@ -63,8 +63,8 @@ def per_sample() -> Row:
 
 def per_tick() -> Row:
     """Rounding and appending one tick of 100 signals to the journal on disk."""
-    from gpuwatch.journal import Journal
-    from gpuwatch.quantize import quantized
+    from gpuwatch.recording.journal import Journal
+    from gpuwatch.recording.quantize import quantized
 
     minute, turn = ticks(), count()
     with tempfile.TemporaryDirectory() as folder:
@@ -108,8 +108,8 @@ def per_span() -> Row:
 
 def _packed(kind: str, role: str) -> tuple[int, int]:
     """Packed size of one kind of item in the founding case, in blocks of a minute, and how many there were."""
-    from gpuwatch.codec import Encoder, pack_block
-    from gpuwatch.quantize import quantized
+    from gpuwatch.recording.codec import Encoder, pack_block
+    from gpuwatch.recording.quantize import quantized
 
     size = number = 0
     run = calls("batch_thrashing")

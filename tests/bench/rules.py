@@ -14,7 +14,7 @@ def whole_second() -> Row:
     """Ingest, windows, questions, rules and incidents of one engine and its GPU for one simulated second."""
     from gpuwatch.config import Config
     from gpuwatch.pipeline import Pipeline
-    from gpuwatch.quantize import quantized
+    from gpuwatch.recording.quantize import quantized
 
     run = [quantized(*call) for call in calls(SCENARIO)]
     best = min(_run(Pipeline(Config()), run) for _ in range(3))

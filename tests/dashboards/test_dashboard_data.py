@@ -24,7 +24,7 @@ import pytest
 
 from gpuwatch.agent import Agent
 from gpuwatch.config import Config
-from gpuwatch.quantize import quantized
+from gpuwatch.recording.quantize import quantized
 from gpuwatch.sources.files.capture import calls, read_capture
 from tests.dashboards.panel_queries import PanelQuery, board, panel_queries
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpuwatch.capsule import Capsule
+from gpuwatch.recording.capsule import Capsule
 from tests.demo.run_cli import CLI, demo, scenario
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch (pip install 'gpuwatch[engine]')")

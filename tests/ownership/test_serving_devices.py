@@ -5,10 +5,10 @@ import asyncio
 import numpy as np
 import pytest
 
-from gpuwatch.codec import Encoder, decode_calls
 from gpuwatch.config import Config, EngineTarget
 from gpuwatch.model import Batch, Frame, Info, Missing, Subject
 from gpuwatch.pipeline import Pipeline
+from gpuwatch.recording.codec import Encoder, decode_calls
 from gpuwatch.sources.gpu import device_map
 from gpuwatch.sources.gpu.ownership.clues import Pid
 from tests.ownership.proc_tree import ProcTree, on

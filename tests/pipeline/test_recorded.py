@@ -13,7 +13,7 @@ from gpuwatch.incidents.verdict import to_json
 from gpuwatch.memory.snapshot import SnapshotError
 from gpuwatch.model import Batch, Tick
 from gpuwatch.pipeline import Pipeline
-from gpuwatch.quantize import quantized
+from gpuwatch.recording.quantize import quantized
 from gpuwatch.sources.files.capture import calls, capture_lines, read_capture
 
 ROOT = Path(__file__).parents[2]

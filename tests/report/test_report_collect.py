@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatch.capsule import CapsuleError, CapsuleWriter
 from gpuwatch.config import Config
 from gpuwatch.model import STAGES, Histogram, LiveRequests, Spans, Subject
 from gpuwatch.pipeline import Pipeline
-from gpuwatch.quantize import quantized
+from gpuwatch.recording.capsule import CapsuleError, CapsuleWriter
+from gpuwatch.recording.quantize import quantized
 from gpuwatch.report import NoSuchIncidentError, ReportData, collect, sampling, write_postmortem
 from gpuwatch.report.request_spans import SpanLog, in_flight, trailing_p95
 from gpuwatch.report.sampling import TtftHistogram

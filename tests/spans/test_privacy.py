@@ -5,8 +5,8 @@ import logging
 import msgspec
 import pytest
 
-from gpuwatch.codec import Encoder
 from gpuwatch.model import STAGES, Batch, Subject
+from gpuwatch.recording.codec import Encoder
 from tests.spans.exports import JSON, PROTO, Trace, as_json, decoder, taken
 
 SENTINEL = "the-user-wrote-this"

@@ -12,7 +12,7 @@ from engine_shim.simulation import simulate
 from gpuwatch.config import Config
 from gpuwatch.model import Incident, Tick, Verdict
 from gpuwatch.pipeline import Pipeline
-from gpuwatch.quantize import quantized
+from gpuwatch.recording.quantize import quantized
 from gpuwatch.sources.files.capture import calls, read_capture
 from tests.bench.scores.case import Case, expectation, scenario_of
 from tests.bench.scores.truth import Truth, truth

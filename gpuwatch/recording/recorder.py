@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from . import __version__
+from .. import __version__
+from ..config import Config
+from ..model import Batch, Event, Subject, Transition
 from .capsule import CapsuleWriter
 from .codec import Call
-from .config import Config
 from .framing import TornError, frame, frames
 from .journal import Journal
-from .model import Batch, Event, Subject, Transition
 from .quantize import quantized
 
 if TYPE_CHECKING:
-    from .pipeline import Pipeline
+    from ..pipeline import Pipeline
 
 SNAPSHOT_EVERY_S = 300.0
 SNAPSHOTS_KEPT = 4
@@ -115,7 +115,7 @@ class Recorder:
         Starts from the newest snapshot that can be restored, else cold with the last 15 minutes. The first pair has
         None for a call. `cold` passes over the snapshots: one that was restored may still be of other code.
         """
-        from .pipeline import Pipeline
+        from ..pipeline import Pipeline
 
         last = self._last_call_at()
         for at, path in () if cold else reversed(self._snapshots()):

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, BinaryIO, Self
 
 import msgspec
 
-from . import __version__
+from .. import __version__
+from ..config import Config
+from ..model import Batch
 from .codec import Call, CodecError, Encoder, pack_block, unpack_block
-from .config import Config
 from .framing import TornError, frame, frames
-from .model import Batch
 
 if TYPE_CHECKING:
-    from .model import Tick, Verdict
-    from .pipeline import Pipeline
+    from ..model import Tick, Verdict
+    from ..pipeline import Pipeline
 
 MAGIC = b"GWCAPS01"
 CALLS_PER_BLOCK = 60
@@ -52,7 +52,7 @@ class Header(msgspec.Struct, frozen=True):
 
 def rule_versions() -> dict[str, str]:
     """SHA-256 of the source of each rule, by stem: whether a replay is judged by the same rules."""
-    from .rules import load_rules
+    from ..rules import load_rules
 
     versions: dict[str, str] = {}
     for stem, rule in load_rules().items():
@@ -176,7 +176,7 @@ class Capsule:
 
     def pipeline(self) -> Pipeline:
         """A pipeline in the state in which the recording began. Raises CapsuleError."""
-        from .pipeline import Pipeline
+        from ..pipeline import Pipeline
 
         if not self.snapshot:
             return Pipeline(self.header.config)

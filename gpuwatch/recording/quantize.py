@@ -14,7 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from .model import Batch, Event, Floats, Frame, Histogram, Info, LiveRequests, OpenStep, Spans
+from ..model import Batch, Event, Floats, Frame, Histogram, Info, LiveRequests, OpenStep, Spans
 
 _Stamped = TypeVar("_Stamped", Event, Info)
 

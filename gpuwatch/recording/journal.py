@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ..model import Batch
 from .codec import Call, CodecError, Encoder, decode_calls, pack_block, unpack_block
 from .framing import TornError, frame, frames
-from .model import Batch
 
 SEGMENT_S = 60.0
 SEGMENT_BYTES = 2 * 1024 * 1024

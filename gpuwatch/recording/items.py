@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import numpy as np
 
+from ..model import Batch, Event, Frame, Histogram, Info, LiveRequests, OpenStep, Spans, Subject
 from .columns import Words
-from .model import Batch, Event, Frame, Histogram, Info, LiveRequests, OpenStep, Spans, Subject
 
 _SPAN_COLUMNS = ("request", "stage", "start", "end", "prompt_tokens", "output_tokens", "cached_tokens", "outcome")
 _REQUEST_COLUMNS = (

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 import numpy as np
 
+from ..model import Batch
 from .columns import Words, pack, unpack
 from .items import Item, Table, batch_of, items_of
-from .model import Batch
 
 Call = tuple[float, tuple[Batch, ...]]
 
