@@ -24,6 +24,7 @@ from .rules import load_rules
 from .server import Guard, api_app, otlp_app
 from .serving import HttpServer, bind
 from .sinks.delivery import Delivery, Sink
+from .sinks.store import Store
 from .sources.changes.build import change_sources
 from .sources.changes.known import KnownFacts
 from .sources.changes.source import ChangesSource
@@ -37,7 +38,6 @@ from .sources.poll import Clock, Poller, Source
 from .sources.ring.rings import EngineRings
 from .sources.spans.inbox import SpanInbox
 from .stacks import StackTaker
-from .store import Store
 from .watch import Watch
 
 if TYPE_CHECKING:

@@ -32,8 +32,8 @@ def bad_input(*also: type[Exception]) -> Iterator[None]:
     """Errors that name a file, line or key become a message and exit code 2; so do `also`, those of one command."""
     from .config import ConfigError
     from .recording.capsule import CapsuleError
+    from .sinks.store import StoreError
     from .sources.files.capture import CaptureError
-    from .store import StoreError
 
     try:
         yield

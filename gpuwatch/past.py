@@ -11,7 +11,7 @@ from .incidents.verdict import text, to_json
 from .model import Incident, Verdict
 from .recording.capsule import CapsuleError
 from .recording.recorder import Recorder
-from .store import Store, StoreError, read_store
+from .sinks.store import Store, StoreError, read_store
 
 
 def listing(config: Config, limit: int, only_open: bool, as_json: bool) -> str:

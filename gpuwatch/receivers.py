@@ -33,7 +33,7 @@ def span_desk(config: Config, inbox: SpanInbox) -> SpanDesk:
     )  # fmt: skip
     forwarder = None
     if config.forward_traces_url:
-        from .forward import Forwarder
+        from .sinks.trace_forwarder import Forwarder
 
         forwarder = Forwarder(config.forward_traces_url, config.lanes.timeout_s)
     return SpanDesk(decoder, inbox, forwarder)

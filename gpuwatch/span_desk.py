@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from .forward import Forwarder
+    from .sinks.trace_forwarder import Forwarder
     from .sources.spans.decoder import SpanDecoder
     from .sources.spans.inbox import SpanInbox
 

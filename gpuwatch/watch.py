@@ -21,7 +21,7 @@ from .logs import ChangeLog
 from .model import Batch, Event, Info, Tick, Transition
 from .recording.recorder import Recorder
 from .sinks.delivery import Delivery
-from .store import Store
+from .sinks.store import Store
 
 if TYPE_CHECKING:
     from .pipeline import Pipeline

@@ -16,7 +16,7 @@ from gpuwatch.incidents.verdict import to_json
 from gpuwatch.pipeline import Pipeline
 from gpuwatch.recording.recorder import Recorder
 from gpuwatch.rules import load_rules
-from gpuwatch.store import Store
+from gpuwatch.sinks.store import Store
 from tests.agent.builders import START
 
 ROOT = Path(__file__).parents[2]

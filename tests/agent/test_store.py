@@ -5,7 +5,7 @@ import sqlite3
 import pytest
 
 from gpuwatch.config import Config
-from gpuwatch.store import Store, StoreError, read_store
+from gpuwatch.sinks.store import Store, StoreError, read_store
 from tests.agent.builders import START, incident, opened, resolved
 from tests.agent.disk import disk_of
 

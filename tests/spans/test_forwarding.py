@@ -5,7 +5,7 @@ import gzip
 import anyio
 import pytest
 
-from gpuwatch.forward import MOST_BYTES, Forwarder
+from gpuwatch.sinks.trace_forwarder import MOST_BYTES, Forwarder
 from tests.spans.exports import JSON, PROTO, T0, as_json
 from tests.spans.receiver import Receiver
 from tests.spans.test_dialects import VLLM_V1, vllm

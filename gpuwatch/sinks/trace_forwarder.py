@@ -14,12 +14,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
-from .logs import ChangeLog
-from .sinks.delivery import Reject, Retry
-from .sinks.http_post import Poster
+from ..logs import ChangeLog
+from .delivery import Reject, Retry
+from .http_post import Poster
 
 if TYPE_CHECKING:
-    from .wire.grpc.client import GrpcCaller
+    from ..wire.grpc.client import GrpcCaller
 
 log = logging.getLogger(__name__)
 
@@ -132,9 +132,9 @@ class _Grpc:
         self._caller: GrpcCaller | None = None
 
     async def send(self, body: bytes, content_type: str, encoding: str) -> None:
-        from .wire.grpc import EXPORT_TRACES
-        from .wire.grpc.client import GrpcCaller
-        from .wire.grpc.message import RETRYABLE, GrpcError
+        from ..wire.grpc import EXPORT_TRACES
+        from ..wire.grpc.client import GrpcCaller
+        from ..wire.grpc.message import RETRYABLE, GrpcError
 
         if "json" in content_type.lower():
             raise Reject("JSON cannot be forwarded over gRPC: forward to an http:// address")

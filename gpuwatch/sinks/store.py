@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from .model import Incident, Transition
+from ..model import Incident, Transition
 
 SCHEMA = Path(__file__).with_name("schema.sql")
 OWED_S = 3600.0
