@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, TextIO
 
 from .clock import WallClock
 from .config import Config, ConfigError, check_rules
-from .desk import Desk
 from .model import Subject
 from .pipeline import Pipeline
-from .receivers import grpc_server, span_desk
 from .recording.recorder import Recorder
 from .rules import load_rules
-from .server import Guard, api_app, otlp_app
-from .serving import HttpServer, bind
+from .server.answers import Desk
+from .server.build import grpc_server, span_desk
+from .server.http import HttpServer, bind
+from .server.routes import Guard, api_app, otlp_app
 from .sinks.delivery import Delivery, Sink
 from .sinks.store import Store
 from .sources.changes.build import change_sources

@@ -5,8 +5,8 @@ import re
 import msgspec
 
 from gpuwatch.config import Config
-from gpuwatch.exporter import ENGINE_SIGNALS, GPU_SIGNALS, HOST_SIGNALS, EngineFigures, Health, View, render
 from gpuwatch.model import EngineState, Incident, Subject
+from gpuwatch.server.metrics_page import ENGINE_SIGNALS, GPU_SIGNALS, HOST_SIGNALS, EngineFigures, Health, View, render
 
 ENGINE = Subject(engine="vllm-0")
 

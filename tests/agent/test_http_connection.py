@@ -7,8 +7,8 @@ import socket
 import anyio.to_thread
 import pytest
 
-from gpuwatch import http_connection
-from gpuwatch.http_connection import MOST_CONNECTIONS
+from gpuwatch.server import http_connection
+from gpuwatch.server.http_connection import MOST_CONNECTIONS
 from tests.agent.test_server import Site
 
 pytestmark = pytest.mark.anyio

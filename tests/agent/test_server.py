@@ -11,9 +11,9 @@ import pytest
 from gpuwatch.agent import Agent
 from gpuwatch.clock import WallClock
 from gpuwatch.config import Bounds, Config, parse
-from gpuwatch.exporter import ENGINE_SIGNALS, EngineFigures, View, render
 from gpuwatch.model import Subject
-from gpuwatch.server import Guard
+from gpuwatch.server.metrics_page import ENGINE_SIGNALS, EngineFigures, View, render
+from gpuwatch.server.routes import Guard
 from tests.agent.builders import START, incident, opened, page_batch
 from tests.full_page import HEALTH, full_page
 from tests.sources.stub_server import HandClock

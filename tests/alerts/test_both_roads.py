@@ -7,9 +7,9 @@ import promql_parser
 import pytest
 
 from gpuwatch.config import Config
-from gpuwatch.exporter import View, render
 from gpuwatch.model import Incident
 from gpuwatch.rules import load_rules
+from gpuwatch.server.metrics_page import View, render
 from gpuwatch.sinks.alertmanager import labels_of
 from tests.full_page import HEALTH, INCIDENT
 from tests.metric_names import REPOSITORY, rules_of

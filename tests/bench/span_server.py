@@ -11,11 +11,11 @@ import sys
 
 from gpuwatch.config import parse
 from gpuwatch.model import Subject
-from gpuwatch.receivers import grpc_server, span_desk
-from gpuwatch.server import otlp_app
-from gpuwatch.serving import HttpServer, bind
+from gpuwatch.server.build import grpc_server, span_desk
+from gpuwatch.server.http import HttpServer, bind
+from gpuwatch.server.routes import otlp_app
+from gpuwatch.server.span_intake import SpanDesk
 from gpuwatch.sources.spans.inbox import SpanInbox
-from gpuwatch.span_desk import SpanDesk
 
 BODY_BYTES = 4 * 1024 * 1024
 
@@ -27,7 +27,7 @@ class Ours:
         self._spans = spans
 
     def take_traces(self, body: bytes, content_type: str, encoding: str) -> tuple[int, bytes, str]:
-        from gpuwatch.otlp_answers import http_answer
+        from gpuwatch.server.otlp_status import http_answer
 
         return http_answer(self._spans.take(body, content_type, encoding), content_type)
 

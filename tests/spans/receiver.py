@@ -6,10 +6,10 @@ from typing import Any
 import anyio.to_thread
 
 from gpuwatch.config import Config, parse
-from gpuwatch.desk import Desk
-from gpuwatch.receivers import grpc_server, span_desk
-from gpuwatch.server import otlp_app
-from gpuwatch.serving import HttpServer, bind
+from gpuwatch.server.answers import Desk
+from gpuwatch.server.build import grpc_server, span_desk
+from gpuwatch.server.http import HttpServer, bind
+from gpuwatch.server.routes import otlp_app
 from gpuwatch.sources.spans.inbox import SpanInbox
 from gpuwatch.wire.grpc.server import GrpcServer
 from tests.spans.exports import PROTO, SUBJECT

@@ -24,7 +24,7 @@ from opentelemetry.trace import SpanKind
 
 import gpuwatch.wire.grpc.server as grpc_server_module
 from gpuwatch.config import parse
-from gpuwatch.receivers import grpc_address, grpc_server, span_desk
+from gpuwatch.server.build import grpc_address, grpc_server, span_desk
 from gpuwatch.sources.spans.inbox import SpanInbox
 from gpuwatch.wire.grpc.message import Status, framed
 from tests.spans.exports import JSON, PROTO, SERVER, SUBJECT, T0, Trace, as_json, seconds

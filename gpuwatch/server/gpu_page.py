@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from .sources.gpu.ownership.holder import Holder
+from ..sources.gpu.ownership.holder import Holder
 
 MIB = 1024.0 * 1024.0
 _LABEL_CHARS = 256
@@ -59,7 +59,7 @@ _LABELS = {
 
 def render(devices: Iterable[DeviceView], host: str, at: float) -> str:
     """The page as of `at`, the unix second that was judged last."""
-    from .catalog import CATALOG
+    from ..catalog import CATALOG
 
     rows: dict[str, tuple[str, str, list[str]]] = {}
 

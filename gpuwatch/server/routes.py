@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from .model import Incident, Transition
+from ..model import Incident, Transition
 
 BODY_TIMEOUT_S = 10.0
 MOST_INCIDENTS = 1000

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from .sinks.trace_forwarder import Forwarder
-    from .sources.spans.decoder import SpanDecoder
-    from .sources.spans.inbox import SpanInbox
+    from ..sinks.trace_forwarder import Forwarder
+    from ..sources.spans.decoder import SpanDecoder
+    from ..sources.spans.inbox import SpanInbox
 
 _WHY_CHARS = 200
 _WORDS = {
@@ -50,7 +50,7 @@ class SpanDesk:
 
     def take(self, body: bytes, content_type: str, encoding: str) -> Taken:
         """Take one export as it came; never raises."""
-        from .wire.otlp import OtlpError, TooLargeError, UnknownFormError
+        from ..wire.otlp import OtlpError, TooLargeError, UnknownFormError
 
         try:
             decoded = self.decoder.decode(body, content_type, encoding)

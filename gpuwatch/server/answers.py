@@ -11,10 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from . import __version__, node_page, vitals
-from .catalog import CATALOG
-from .config import Config
-from .exporter import (
+from .. import __version__
+from ..catalog import CATALOG
+from ..config import Config
+from ..incidents.verdict import to_json
+from ..model import Incident, Subject, Transition
+from ..watch import Watch
+from . import gpu_page as node_page
+from . import own_cost as vitals
+from .metrics_page import (
     ENGINE_SIGNALS,
     GPU_SIGNALS,
     HOST_SIGNALS,
@@ -23,17 +28,14 @@ from .exporter import (
     View,
     render,
 )
-from .incidents.verdict import to_json
-from .model import Incident, Subject, Transition
-from .server import Announced, AnnouncedMaintenance
-from .watch import Watch
+from .routes import Announced, AnnouncedMaintenance
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .sources.changes.source import ChangesSource
-    from .sources.gpu.ownership.source import OwnershipSource
-    from .span_desk import SpanDesk
+    from ..sources.changes.source import ChangesSource
+    from ..sources.gpu.ownership.source import OwnershipSource
+    from .span_intake import SpanDesk
 
 _SHARES = {"front": "front_share_ratio", "queue": "queue_share_ratio", "prefill": "prefill_share_ratio"}
 SPAN_REASONS = (
@@ -162,7 +164,7 @@ class Desk:
 
     def take_traces(self, body: bytes, content_type: str, encoding: str) -> tuple[int, bytes, str]:
         """Status, body and content type of the answer to an export."""
-        from .otlp_answers import http_answer
+        from .otlp_status import http_answer
 
         return http_answer(self.spans.take(body, content_type, encoding), content_type)
 

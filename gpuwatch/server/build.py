@@ -6,17 +6,17 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from .config import Config, ConfigError, host_port
-from .otlp_answers import PROTOBUF, grpc_answer
-from .serving import bind
-from .sources.spans.decoder import SpanDecoder
-from .sources.spans.inbox import SpanInbox
-from .sources.spans.subjects import SpanSubjects
-from .span_desk import SpanDesk
-from .wire.otlp import OtlpLimits
+from ..config import Config, ConfigError, host_port
+from ..sources.spans.decoder import SpanDecoder
+from ..sources.spans.inbox import SpanInbox
+from ..sources.spans.subjects import SpanSubjects
+from ..wire.otlp import OtlpLimits
+from .http import bind
+from .otlp_status import PROTOBUF, grpc_answer
+from .span_intake import SpanDesk
 
 if TYPE_CHECKING:
-    from .wire.grpc.server import Answer, GrpcServer
+    from ..wire.grpc.server import Answer, GrpcServer
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ def span_desk(config: Config, inbox: SpanInbox) -> SpanDesk:
     )  # fmt: skip
     forwarder = None
     if config.forward_traces_url:
-        from .sinks.trace_forwarder import Forwarder
+        from ..sinks.trace_forwarder import Forwarder
 
         forwarder = Forwarder(config.forward_traces_url, config.lanes.timeout_s)
     return SpanDesk(decoder, inbox, forwarder)
@@ -48,8 +48,8 @@ def grpc_server(config: Config, desk: SpanDesk) -> GrpcServer | None:
         return None
     listen = grpc_address(config)
     try:
-        from .wire.grpc import EXPORT_TRACES
-        from .wire.grpc.server import GrpcServer
+        from ..wire.grpc import EXPORT_TRACES
+        from ..wire.grpc.server import GrpcServer
     except ModuleNotFoundError as error:
         log.warning("no OTLP over gRPC: the package %s is not installed; HTTP on %s", error.name, config.otlp_listen)
         return None
@@ -74,7 +74,7 @@ def grpc_address(config: Config) -> str:
 
 
 def _take(desk: SpanDesk, message: bytes, encoding: str) -> Answer:
-    from .wire.grpc.server import Answer
+    from ..wire.grpc.server import Answer
 
     status, answer, why = grpc_answer(desk.take(message, PROTOBUF, encoding))
     return Answer(status, answer, why)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .span_desk import Taken, Verdict
-from .wire.grpc.message import Status
-from .wire.otlp.answer import refusal, response
+from ..wire.grpc.message import Status
+from ..wire.otlp.answer import refusal, response
+from .span_intake import Taken, Verdict
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from .catalog import CATALOG
-from .config import Bounds, Config
-from .model import EngineState, Incident, Subject
+from ..catalog import CATALOG
+from ..config import Bounds, Config
+from ..model import EngineState, Incident, Subject
 
 ENGINE_SIGNALS = (
     "req_running", "req_waiting", "req_waiting_capacity", "req_waiting_deferred", "max_num_seqs", "waiting_fit",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING
 
-from .config import ConfigError, host_port
+from ..config import ConfigError, host_port
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
