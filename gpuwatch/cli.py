@@ -120,9 +120,9 @@ def diagnose(
 
     Several sources are the material of one incident. What each is, its content says.
     """
-    from . import diagnosis
+    from . import diagnose as diagnosis
     from .clock import WallClock
-    from .diagnosis.progress import Bar
+    from .diagnose.progress import Bar
 
     if bool(sources) == bool(url):
         raise click.UsageError("give SOURCE..., or --prometheus URL with --from" if not sources else "either, not both")
@@ -150,7 +150,7 @@ def diagnose(
 @_json
 def replay(capsule: str, check: bool, as_json: bool) -> None:
     """Execute a capsule again, tick by tick: the same verdict."""
-    from .diagnosis import replay_capsule, transition_line
+    from .diagnose import replay_capsule, transition_line
 
     with bad_input():
         verdict, notes = replay_capsule(capsule, lambda t: None if as_json else click.echo(transition_line(t)))

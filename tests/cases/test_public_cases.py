@@ -16,7 +16,7 @@ import pytest
 from gpuwatch.clues import cannot_tell
 from gpuwatch.clues.clue import ONE_LOOK
 from gpuwatch.config import Config
-from gpuwatch.diagnosis import examine
+from gpuwatch.diagnose import examine
 from gpuwatch.incidents.verdict import text, to_json
 from gpuwatch.model import Incident, Subject, Verdict
 from tests.clues.looks import Evidence, candidates_of, first, judged, named

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuwatch.diagnosis.host_page import HostPage
+from gpuwatch.diagnose.host_page import HostPage
 from gpuwatch.model import Subject
 from tests.clues.looks import Evidence, first, named
 

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 import pytest
 
 from gpuwatch.config import Config
-from gpuwatch.diagnosis import MaterialError, examine
-from gpuwatch.diagnosis.host_table import HostTable
-from gpuwatch.diagnosis.span_lines import SpanFile
-from gpuwatch.diagnosis.told import text
+from gpuwatch.diagnose import MaterialError, examine
+from gpuwatch.diagnose.host_table import HostTable
+from gpuwatch.diagnose.span_lines import SpanFile
+from gpuwatch.diagnose.told import text
 from tests.diagnosis.recordings import START, curl_loop, engine_pages
 
 FLAT = {

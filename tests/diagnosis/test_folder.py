@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from gpuwatch.cli import main
 from gpuwatch.config import Config
-from gpuwatch.diagnosis import MaterialError, examine
+from gpuwatch.diagnose import MaterialError, examine
 from tests.diagnosis.recordings import curl_loop, engine_pages
 
 THRASHING, HEALTHY = "batch_thrashing", "healthy_steady"

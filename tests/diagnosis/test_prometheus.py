@@ -13,9 +13,9 @@ from click.testing import CliRunner
 
 from gpuwatch.cli import main
 from gpuwatch.config import Config
-from gpuwatch.diagnosis import Asked, MaterialError, ask_prometheus
-from gpuwatch.diagnosis.prometheus.client import PrometheusClient, headers_from
-from gpuwatch.diagnosis.prometheus.rebuilt import pages
+from gpuwatch.diagnose import Asked, MaterialError, ask_prometheus
+from gpuwatch.diagnose.prometheus.client import PrometheusClient, headers_from
+from gpuwatch.diagnose.prometheus.rebuilt import pages
 from tests.diagnosis.recordings import START, engine_pages
 
 PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")
@@ -205,7 +205,7 @@ def test_range_queries_give_the_same_class(url):
 
 @needs_prometheus
 def test_samples_come_in_pieces_without_doubles(url, monkeypatch):
-    from gpuwatch.diagnosis.prometheus import client as module
+    from gpuwatch.diagnose.prometheus import client as module
 
     with PrometheusClient(url) as client:
         whole = client.samples('up{pod="chat-a"}', START, UNTIL)
@@ -262,7 +262,7 @@ def test_credentials_come_from_a_file(tmp_path):
 
 def test_a_page_gets_back_the_labels_that_prometheus_moved():
     """Its own labels stay, the target's go; a hostile value stays one label; a second scraper's copy counts once."""
-    from gpuwatch.diagnosis.prometheus.client import Samples
+    from gpuwatch.diagnose.prometheus.client import Samples
 
     hostile = 'a"} 1\nup{x="'
     labels = {
@@ -278,7 +278,7 @@ def test_a_page_gets_back_the_labels_that_prometheus_moved():
 
 
 def test_samples_of_one_time_are_one_page():
-    from gpuwatch.diagnosis.prometheus.client import Samples
+    from gpuwatch.diagnose.prometheus.client import Samples
 
     told = dict(pages([Samples({"__name__": "a"}, [1.0, 2.0], ["1", "2"]), Samples({"__name__": "b"}, [2.0], ["NaN"])]))
     assert told == {1.0: b"a{} 1\n", 2.0: b"a{} 2\nb{} NaN\n"}

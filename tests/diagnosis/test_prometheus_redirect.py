@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from gpuwatch.config import Config
-from gpuwatch.diagnosis import Asked, MaterialError, ask_prometheus
+from gpuwatch.diagnose import Asked, MaterialError, ask_prometheus
 
 
 class Server(ThreadingHTTPServer):

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.diagnosis.content import Content
-from gpuwatch.diagnosis.recognise import kind_of
+from gpuwatch.diagnose.content import Content
+from gpuwatch.diagnose.recognise import kind_of
 from gpuwatch.recording.capsule import MAGIC
 
 PAGE = '# HELP up Is it up.\n# TYPE up gauge\nup{a="b c"} 1\nvllm_requests_total 5 1764000000000\n'

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.diagnosis.scrapes import ASSUMED_S, split_scrapes, times_of
-from gpuwatch.diagnosis.times import point_in_time, span_seconds, unix_seconds
+from gpuwatch.diagnose.scrapes import ASSUMED_S, split_scrapes, times_of
+from gpuwatch.diagnose.times import point_in_time, span_seconds, unix_seconds
 
 
 def read(text, ends_at=1000.0):

@@ -4,9 +4,9 @@ from click.testing import CliRunner
 
 from gpuwatch.cli import main
 from gpuwatch.config import Config
-from gpuwatch.diagnosis import examine
-from gpuwatch.diagnosis.host_page import HostPage
-from gpuwatch.diagnosis.pages import PageBook
+from gpuwatch.diagnose import examine
+from gpuwatch.diagnose.host_page import HostPage
+from gpuwatch.diagnose.pages import PageBook
 from gpuwatch.model import Subject
 from tests.diagnosis.recordings import START, engine_pages
 

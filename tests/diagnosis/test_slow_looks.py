@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.diagnosis.material import SILENCE_S, calls
+from gpuwatch.diagnose.material import SILENCE_S, calls
 from gpuwatch.model import Batch, Subject
 from gpuwatch.stats import spread
 

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.config import Config
-from gpuwatch.diagnosis import examine
-from gpuwatch.diagnosis.recognise import kind_of
-from gpuwatch.diagnosis.smi_text import SmiText
+from gpuwatch.diagnose import examine
+from gpuwatch.diagnose.recognise import kind_of
+from gpuwatch.diagnose.smi_text import SmiText
 
 TABLE = """Fri Jan  2 03:04:05 2026
 +-----------------------------------------------------------------------------------------+

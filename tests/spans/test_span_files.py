@@ -1,6 +1,6 @@
 """A file of exports beside a recording: trees whose spans lie in several lines are whole, too."""
 
-from gpuwatch.diagnosis.span_lines import SpanFile
+from gpuwatch.diagnose.span_lines import SpanFile
 from tests.spans.exports import as_json, seconds
 from tests.spans.test_dialects import PLAIN, new_sglang, sglang
 
