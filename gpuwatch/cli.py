@@ -91,12 +91,12 @@ def run(
     """Run the agent: watch engines, name incidents, tell the sinks, serve /metrics and the API."""
     import asyncio
 
-    from . import logs
+    from .agent import logging_setup as logs
 
     config = _load(config_path, engines, state_dir, role)
     logs.set_up(log_level)
     with bad_input():
-        from .agent import main as run_agent
+        from .agent.agent import main as run_agent
 
         asyncio.run(run_agent(config))
 
@@ -233,7 +233,7 @@ def doctor(
 
         click.echo(csv(), nl=False)
         return
-    from . import logs
+    from .agent import logging_setup as logs
     from .doctor import checkup
 
     config = _load(config_path, engines, role=role)
@@ -314,8 +314,8 @@ def _load(
     """The configuration with what the command line says on top, checked against the rules."""
     from msgspec.structs import replace
 
+    from .agent.roles import in_role
     from .config import check_rules, load, with_engines
-    from .roles import in_role
     from .rules import load_rules
 
     with bad_input():

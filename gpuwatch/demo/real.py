@@ -29,7 +29,7 @@ from .schedule import Header, read_schedule
 from .stage import Stage
 
 if TYPE_CHECKING:
-    from ..agent import Agent
+    from ..agent.agent import Agent
 
 ENGINE = "shim"
 LEAD_S = 3.0
@@ -115,7 +115,7 @@ def _alarm(seconds: float) -> Iterator[None]:
 
 async def _run(config: Config, clock: WallClock, engine: Child, load: Load, header: Header, stage: Stage) -> None:
     """Agent and clients until the scenario ends, the engine dies or someone stops it."""
-    from ..agent import Agent
+    from ..agent.agent import Agent
 
     stop, interrupted = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()

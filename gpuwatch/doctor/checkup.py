@@ -59,7 +59,7 @@ class Report(msgspec.Struct, frozen=True):
 
 async def examine(config: Config, seconds: int) -> Report:
     """Poll every source once a second, judge as the agent would, and report."""
-    from ..agent import build_sources
+    from ..agent.agent import build_sources
     from ..pipeline import Pipeline
     from ..sources.poll import Poller
 

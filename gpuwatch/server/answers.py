@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from .. import __version__
+from ..agent.loop import Watch
 from ..catalog import CATALOG
 from ..config import Config
 from ..incidents.verdict import to_json
 from ..model import Incident, Subject, Transition
-from ..watch import Watch
 from . import gpu_page as node_page
 from . import own_cost as vitals
 from .metrics_page import (

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from gpuwatch.agent import Agent
+from gpuwatch.agent.agent import Agent
 from gpuwatch.clock import WallClock
 from gpuwatch.config import ConfigError, parse
 from gpuwatch.model import Batch, Frame, Info, Subject

@@ -8,7 +8,7 @@ import subprocess
 import msgspec
 import pytest
 
-from gpuwatch.agent import Agent
+from gpuwatch.agent.agent import Agent
 from gpuwatch.clock import WallClock
 from gpuwatch.config import Bounds, Config, parse
 from gpuwatch.model import Subject

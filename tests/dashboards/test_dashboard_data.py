@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from gpuwatch.agent import Agent
+from gpuwatch.agent.agent import Agent
 from gpuwatch.config import Config
 from gpuwatch.recording.quantize import quantized
 from gpuwatch.sources.files.capture import calls, read_capture

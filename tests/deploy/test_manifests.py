@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gpuwatch.agent.roles import HOST_IP, NODE_PORT, in_role
 from gpuwatch.config import check_rules, host_port, parse
-from gpuwatch.roles import HOST_IP, NODE_PORT, in_role
 from gpuwatch.rules import load_rules
 from gpuwatch.sources.gpu.ownership.clues import own_pod
 from gpuwatch.sources.gpu.ownership.holder import Holder

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.agent import build_sources
+from gpuwatch.agent.agent import build_sources
 from gpuwatch.clock import WallClock
 from gpuwatch.config import parse
 from gpuwatch.model import Batch, Subject

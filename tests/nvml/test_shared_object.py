@@ -101,7 +101,7 @@ def test_by_default_the_agent_asks_what_the_loader_finds(built, tmp_path):
     shared_object.write(script, 2)
     program = """
         import asyncio
-        from gpuwatch.agent import build_sources
+        from gpuwatch.agent.agent import build_sources
         from gpuwatch.clock import WallClock
         from gpuwatch.config import Config
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.agent import Agent, build_sources
+from gpuwatch.agent.agent import Agent, build_sources
+from gpuwatch.agent.roles import in_role, node_url
 from gpuwatch.clock import WallClock
 from gpuwatch.config import ConfigError, parse
 from gpuwatch.model import Subject
-from gpuwatch.roles import in_role, node_url
 from gpuwatch.sources.gpu.dcgm import DcgmPage
 from gpuwatch.sources.gpu.ownership.holder import Holder
 from gpuwatch.sources.gpu.ownership.mapping import DeviceMap, DeviceUse

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
 
-from .logs import ChangeLog
-from .model import Batch, Event, Info, Tick, Transition
-from .recording.recorder import Recorder
-from .sinks.delivery import Delivery
-from .sinks.store import Store
+from ..model import Batch, Event, Info, Tick, Transition
+from ..recording.recorder import Recorder
+from ..sinks.delivery import Delivery
+from ..sinks.store import Store
+from .logging_setup import ChangeLog
 
 if TYPE_CHECKING:
-    from .pipeline import Pipeline
-    from .sources.poll import Poller
+    from ..pipeline import Pipeline
+    from ..sources.poll import Poller
 
 log = logging.getLogger(__name__)
 

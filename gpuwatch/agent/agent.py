@@ -13,35 +13,35 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from .clock import WallClock
-from .config import Config, ConfigError, check_rules
-from .model import Subject
-from .pipeline import Pipeline
-from .recording.recorder import Recorder
-from .rules import load_rules
-from .server.answers import Desk
-from .server.build import grpc_server, span_desk
-from .server.http import HttpServer, bind
-from .server.routes import Guard, api_app, otlp_app
-from .sinks.delivery import Delivery, Sink
-from .sinks.store import Store
-from .sources.changes.build import change_sources
-from .sources.changes.known import KnownFacts
-from .sources.changes.source import ChangesSource
-from .sources.gpu.dcgm import DcgmSource
-from .sources.gpu.devices import device_sources
-from .sources.gpu.ownership.build import ownership_source
-from .sources.gpu.ownership.source import OwnershipSource
-from .sources.host.build import engine_processes, host_sources
-from .sources.page.source import EngineSource
-from .sources.poll import Clock, Poller, Source
-from .sources.ring.rings import EngineRings
-from .sources.spans.inbox import SpanInbox
-from .stacks import StackTaker
-from .watch import Watch
+from ..clock import WallClock
+from ..config import Config, ConfigError, check_rules
+from ..model import Subject
+from ..pipeline import Pipeline
+from ..recording.recorder import Recorder
+from ..rules import load_rules
+from ..server.answers import Desk
+from ..server.build import grpc_server, span_desk
+from ..server.http import HttpServer, bind
+from ..server.routes import Guard, api_app, otlp_app
+from ..sinks.delivery import Delivery, Sink
+from ..sinks.store import Store
+from ..sources.changes.build import change_sources
+from ..sources.changes.known import KnownFacts
+from ..sources.changes.source import ChangesSource
+from ..sources.gpu.dcgm import DcgmSource
+from ..sources.gpu.devices import device_sources
+from ..sources.gpu.ownership.build import ownership_source
+from ..sources.gpu.ownership.source import OwnershipSource
+from ..sources.host.build import engine_processes, host_sources
+from ..sources.page.source import EngineSource
+from ..sources.poll import Clock, Poller, Source
+from ..sources.ring.rings import EngineRings
+from ..sources.spans.inbox import SpanInbox
+from ..stacks import StackTaker
+from .loop import Watch
 
 if TYPE_CHECKING:
-    from .wire.grpc.server import GrpcServer
+    from ..wire.grpc.server import GrpcServer
 
 log = logging.getLogger(__name__)
 
@@ -141,7 +141,7 @@ def build_sources(config: Config, clock: Clock, host: str, known: KnownFacts | N
         if target.url:
             sources.append(EngineSource(target, clock, None, config.lanes, config.bounds, ring.is_live))
         if target.log:
-            from .sources.logs import LogSource
+            from ..sources.logs import LogSource
 
             sources.append(LogSource(target.log, Subject(engine=target.name), alone=not target.url))
     exporters = dict.fromkeys(target.gpu_url for target in config.engines if target.gpu_url)
@@ -166,15 +166,15 @@ def build_sinks(config: Config, clock: Clock) -> list[Sink]:
     """Every sink that the configuration asks for."""
     sinks: list[Sink] = []
     if config.alertmanager is not None:
-        from .sinks.alertmanager import AlertmanagerSink
+        from ..sinks.alertmanager import AlertmanagerSink
 
         sinks.append(AlertmanagerSink(config.alertmanager, config.scope, clock.now))
     if config.webhook is not None:
-        from .sinks.webhook import WebhookSink
+        from ..sinks.webhook import WebhookSink
 
         sinks.append(WebhookSink(config.webhook))
     if config.jsonl is not None:
-        from .sinks.jsonl import JsonlSink
+        from ..sinks.jsonl import JsonlSink
 
         sinks.append(JsonlSink(config.jsonl))
     return sinks

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from .config import Config, ConfigError, EngineTarget, Gpu, Role, Stacks
-from .sources.gpu.ownership.clues import is_local
+from ..config import Config, ConfigError, EngineTarget, Gpu, Role, Stacks
+from ..sources.gpu.ownership.clues import is_local
 
 NODE_PATH = "/gpu/metrics"
 NODE_PORT = 9400

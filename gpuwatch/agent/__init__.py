@@ -1,0 +1,1 @@
+"""The running agent: put together from its configuration, and its loop."""
