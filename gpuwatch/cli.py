@@ -229,7 +229,7 @@ def doctor(
     import asyncio
 
     if print_counters:
-        from .dcgm_counters import csv
+        from .doctor.dcgm_counters import csv
 
         click.echo(csv(), nl=False)
         return

@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from .. import dcgm_counters
 from ..sources.gpu.dcgm import DcgmSource
 from ..sources.gpu.dcgm.fields import DCGM, OURS
 from ..sources.gpu.ownership.mapping import EngineDevices
 from ..sources.gpu.ownership.source import OwnershipSource
+from . import dcgm_counters
 from .drivers import DriverLook, driver_lines, drivers_of
 
 SLOW_S = 5.0

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gpuwatch import dcgm_counters
 from gpuwatch.catalog import CATALOG
 from gpuwatch.cli import main
 from gpuwatch.config import parse
-from gpuwatch.doctor import checkup
+from gpuwatch.doctor import checkup, dcgm_counters
 from gpuwatch.doctor.devices import look_at
 from gpuwatch.rules.families import FAMILY_OF
 from gpuwatch.sources.gpu.dcgm.fields import DCGM

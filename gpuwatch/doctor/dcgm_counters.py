@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from .sources.gpu.dcgm.fields import DCGM, REASONS, THERMAL_NS
+from ..sources.gpu.dcgm.fields import DCGM, REASONS, THERMAL_NS
 
 
 class Wanted(msgspec.Struct, frozen=True):
