@@ -87,7 +87,7 @@ def notices() -> str:
 
 def agent_commands() -> str:
     """Every command of `gpuwatch` with its options."""
-    from gpuwatch.cli import main
+    from gpuwatch.cli.main import main
 
     return "\n".join(_command("gpuwatch", main))
 
@@ -177,7 +177,11 @@ def refresh_outputs() -> None:
     """Run the commands whose output the README shows, and put what they print in its place."""
     programs = {
         "python": [sys.executable],
-        "gpuwatch": [sys.executable, "-c", "from gpuwatch.cli import main; main()"],  # what the installed script does
+        "gpuwatch": [
+            sys.executable,
+            "-c",
+            "from gpuwatch.cli.main import main; main()",
+        ],  # what the installed script does
     }
 
     def ran(found: re.Match[str]) -> str:

@@ -196,7 +196,7 @@ def test_every_runbook_has_the_seven_headings_in_order(file: Path):
 @by_stem([*RUNBOOKS, REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md"])
 def test_pages_name_commands_that_exist(file: Path):
     """A command that an on-call types from a page answers."""
-    from gpuwatch.cli import main
+    from gpuwatch.cli.main import main
 
     text = file.read_text()
     code = "\n".join(re.findall(r"```bash\n(.*?)```", text, re.DOTALL) + re.findall(r"`([^`\n]+)`", text))

@@ -152,9 +152,9 @@ def documentation() -> str:
     return "\n".join(page.read_text() for page in pages)
 
 
-@pytest.mark.skipif(find_spec("gpuwatch.cli") is None, reason="the command line does not exist yet")
+@pytest.mark.skipif(find_spec("gpuwatch.cli.main") is None, reason="the command line does not exist yet")
 def test_every_command_and_option_is_documented():
-    from gpuwatch.cli import main
+    from gpuwatch.cli.main import main
 
     text = documentation()
     missing = []

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gpuwatch.cli import main
+from gpuwatch.cli.main import main
 from gpuwatch.config import Config
 from gpuwatch.incidents.verdict import to_json
 from gpuwatch.pipeline import Pipeline
@@ -171,7 +171,7 @@ def test_help_imports_nothing_heavy():
     """What makes `--help` fast: neither numpy nor a web framework is loaded for it."""
     program = (
         "import sys; sys.argv = ['gpuwatch', '--help']\n"
-        "from gpuwatch.cli import main\n"
+        "from gpuwatch.cli.main import main\n"
         "try: main()\n"
         "except SystemExit: print(sorted({'numpy', 'httpx', 'starlette', 'jinja2', 'msgspec', 'asyncio'} & set(sys.modules)))"
     )
@@ -184,7 +184,7 @@ def test_the_agent_starts_serves_and_stops_on_sigterm(tmp_path):
     config = tmp_path / "gpuwatch.toml"
     config.write_text('listen = "127.0.0.1:0"\notlp_listen = "127.0.0.1:0"\n')
     process = subprocess.Popen(
-        [sys.executable, "-c", "from gpuwatch.cli import main; main()", "run", "--config", str(config),
+        [sys.executable, "-c", "from gpuwatch.cli.main import main; main()", "run", "--config", str(config),
          "--engine", "http://127.0.0.1:1", "--state-dir", str(tmp_path / "state")],
         cwd=ROOT, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONWARNINGS": "error"},
     )  # fmt: skip

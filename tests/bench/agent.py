@@ -49,7 +49,7 @@ _WHAT = f"ring, page, spans of {REQUESTS_PER_S} requests/s, host, rules and reco
 @cache
 def _beside_a_loaded_engine() -> tuple[float, float, float]:
     """(CPU share, resident bytes, seconds to the first sample)."""
-    __import__("gpuwatch.cli")
+    __import__("gpuwatch.cli.main")
     engine_port, agent_port, otlp_port = _free_port(), _free_port(), _free_port()
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         home = Path(folder)

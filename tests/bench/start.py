@@ -9,13 +9,13 @@ import time
 
 from tests.bench.row import Row
 
-GPUWATCH = [sys.executable, "-c", "from gpuwatch.cli import main; main()"]
+GPUWATCH = [sys.executable, "-c", "from gpuwatch.cli.main import main; main()"]
 """What the installed script does, without needing one."""
 
 
 def help_shown() -> Row:
     """Wall time of the help, against an interpreter that does nothing."""
-    __import__("gpuwatch.cli")
+    __import__("gpuwatch.cli.main")
     ours, bare = [], []
     for _ in range(7):
         ours.append(_wall([*GPUWATCH, "--help"]))

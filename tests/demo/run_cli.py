@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-CLI = [sys.executable, "-c", "from gpuwatch.cli import main; main()"]
+CLI = [sys.executable, "-c", "from gpuwatch.cli.main import main; main()"]
 
 SHORT = """
 about = "Steady light load."

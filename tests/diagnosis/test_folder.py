@@ -7,7 +7,7 @@ import os
 import pytest
 from click.testing import CliRunner
 
-from gpuwatch.cli import main
+from gpuwatch.cli.main import main
 from gpuwatch.config import Config
 from gpuwatch.diagnose import MaterialError, examine
 from tests.diagnosis.recordings import curl_loop, engine_pages

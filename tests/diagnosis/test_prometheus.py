@@ -11,7 +11,7 @@ import urllib.request
 import pytest
 from click.testing import CliRunner
 
-from gpuwatch.cli import main
+from gpuwatch.cli.main import main
 from gpuwatch.config import Config
 from gpuwatch.diagnose import Asked, MaterialError, ask_prometheus
 from gpuwatch.diagnose.prometheus.client import PrometheusClient, headers_from

@@ -2,7 +2,7 @@
 
 from click.testing import CliRunner
 
-from gpuwatch.cli import main
+from gpuwatch.cli.main import main
 from gpuwatch.config import Config
 from gpuwatch.diagnose import examine
 from gpuwatch.diagnose.host_page import HostPage

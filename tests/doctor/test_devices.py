@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from gpuwatch.catalog import CATALOG
-from gpuwatch.cli import main
+from gpuwatch.cli.main import main
 from gpuwatch.config import parse
 from gpuwatch.doctor import checkup, dcgm_counters
 from gpuwatch.doctor.devices import look_at

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from .rules import Rule, load_rules
+from ..rules import Rule, load_rules
 
 
 def show(stem: str | None, as_json: bool) -> str:

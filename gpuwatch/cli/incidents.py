@@ -6,12 +6,12 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-from .config import Config
-from .incidents.verdict import text, to_json
-from .model import Incident, Verdict
-from .recording.capsule import CapsuleError
-from .recording.recorder import Recorder
-from .sinks.store import Store, StoreError, read_store
+from ..config import Config
+from ..incidents.verdict import text, to_json
+from ..model import Incident, Verdict
+from ..recording.capsule import CapsuleError
+from ..recording.recorder import Recorder
+from ..sinks.store import Store, StoreError, read_store
 
 
 def listing(config: Config, limit: int, only_open: bool, as_json: bool) -> str:
@@ -48,7 +48,7 @@ def one(config: Config, id: str, as_json: bool) -> str:
 
 def postmortem(config: Config, what: str, out: str) -> str:
     """Write the postmortem of a capsule file or of an incident's id; says where. Raises StoreError, CapsuleError."""
-    from .report import write_postmortem
+    from ..report import write_postmortem
 
     html, markdown = (None, out) if out.endswith(".md") else (out, None)
     if Path(what).is_file():

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import __version__
+from .. import __version__
 
 if TYPE_CHECKING:
-    from .config import Config, Role
-    from .model import Verdict
+    from ..config import Config, Role
+    from ..model import Verdict
 
 
 class Unusable(click.ClickException):
@@ -30,10 +30,10 @@ class Unusable(click.ClickException):
 @contextmanager
 def bad_input(*also: type[Exception]) -> Iterator[None]:
     """Errors that name a file, line or key become a message and exit code 2; so do `also`, those of one command."""
-    from .config import ConfigError
-    from .recording.capsule import CapsuleError
-    from .sinks.store import StoreError
-    from .sources.files.capture import CaptureError
+    from ..config import ConfigError
+    from ..recording.capsule import CapsuleError
+    from ..sinks.store import StoreError
+    from ..sources.files.capture import CaptureError
 
     try:
         yield
@@ -72,7 +72,7 @@ def main() -> None:
 @_json
 def demo(scenario: str, device: str, seed: int, out_dir: str, config_path: str | None, as_json: bool) -> None:
     """Play a scenario on the bundled engine and diagnose it: engine, load, agent, verdict, postmortem."""
-    from .demo import run_demo
+    from ..demo import run_demo
 
     sys.exit(run_demo(scenario, device, seed, out_dir, as_json, _load(config_path)))
 
@@ -91,12 +91,12 @@ def run(
     """Run the agent: watch engines, name incidents, tell the sinks, serve /metrics and the API."""
     import asyncio
 
-    from .agent import logging_setup as logs
+    from ..agent import logging_setup as logs
 
     config = _load(config_path, engines, state_dir, role)
     logs.set_up(log_level)
     with bad_input():
-        from .agent.agent import main as run_agent
+        from ..agent.agent import main as run_agent
 
         asyncio.run(run_agent(config))
 
@@ -120,9 +120,9 @@ def diagnose(
 
     Several sources are the material of one incident. What each is, its content says.
     """
-    from . import diagnose as diagnosis
-    from .clock import WallClock
-    from .diagnose.progress import Bar
+    from .. import diagnose as diagnosis
+    from ..clock import WallClock
+    from ..diagnose.progress import Bar
 
     if bool(sources) == bool(url):
         raise click.UsageError("give SOURCE..., or --prometheus URL with --from" if not sources else "either, not both")
@@ -150,7 +150,7 @@ def diagnose(
 @_json
 def replay(capsule: str, check: bool, as_json: bool) -> None:
     """Execute a capsule again, tick by tick: the same verdict."""
-    from .diagnose import replay_capsule, transition_line
+    from ..diagnose import replay_capsule, transition_line
 
     with bad_input():
         verdict, notes = replay_capsule(capsule, lambda t: None if as_json else click.echo(transition_line(t)))
@@ -169,7 +169,7 @@ def incidents(
     incident: str | None, config_path: str | None, state_dir: str | None, only_open: bool, limit: int, as_json: bool
 ) -> None:
     """List what was found, newest first; with an ID (or its beginning), all that is known of one."""
-    from . import past
+    from . import incidents as past
 
     config = _load(config_path, (), state_dir)
     with bad_input():
@@ -186,8 +186,8 @@ def incidents(
 @_state_dir
 def postmortem(incident_or_capsule: str, out: str, config_path: str | None, state_dir: str | None) -> None:
     """Write the postmortem of an incident (ID) or of a capsule (file)."""
-    from . import past
-    from .report import NoSuchIncidentError
+    from ..report import NoSuchIncidentError
+    from . import incidents as past
 
     config = _load(config_path, (), state_dir)
     with bad_input():
@@ -202,7 +202,7 @@ def postmortem(incident_or_capsule: str, out: str, config_path: str | None, stat
 @_json
 def rules(stem: str | None, as_json: bool) -> None:
     """List the incident classes; with a STEM, what one needs, its parameters and its neighbours."""
-    from . import rulebook
+    from . import rules as rulebook
 
     try:
         click.echo(rulebook.show(stem, as_json), nl=False)
@@ -229,12 +229,12 @@ def doctor(
     import asyncio
 
     if print_counters:
-        from .doctor.dcgm_counters import csv
+        from ..doctor.dcgm_counters import csv
 
         click.echo(csv(), nl=False)
         return
-    from .agent import logging_setup as logs
-    from .doctor import checkup
+    from ..agent import logging_setup as logs
+    from ..doctor import checkup
 
     config = _load(config_path, engines, role=role)
     if not config.engines and config.role != "node":
@@ -254,8 +254,8 @@ def stacks(pid: int, seconds: int | None, out: str, native: bool, as_json: bool)
     """Say where the Python threads of a process stand: three dumps, half a second apart. Locals are never read."""
     import asyncio
 
-    from .stacks import look, record
-    from .stacks.spy import SpyError
+    from ..stacks import look, record
+    from ..stacks.spy import SpyError
 
     with bad_input(SpyError):
         if seconds is not None:
@@ -280,8 +280,8 @@ def profile(trace: str | None, url: str | None, seconds: int, kernels: int, as_j
     """Summarise a torch profiler TRACE (.json, .json.gz): which classes of kernels take the time, what that proves."""
     import msgspec
 
-    from . import profiles
-    from .profiles.engine import EngineProfileError, profile_engine
+    from .. import profiles
+    from ..profiles.engine import EngineProfileError, profile_engine
 
     if bool(trace) == bool(url):
         raise click.UsageError("give TRACE, or --engine URL")
@@ -314,9 +314,9 @@ def _load(
     """The configuration with what the command line says on top, checked against the rules."""
     from msgspec.structs import replace
 
-    from .agent.roles import in_role
-    from .config import check_rules, load, with_engines
-    from .rules import load_rules
+    from ..agent.roles import in_role
+    from ..config import check_rules, load, with_engines
+    from ..rules import load_rules
 
     with bad_input():
         config = in_role(with_engines(load(path), engines), role, os.environ)
@@ -326,7 +326,7 @@ def _load(
 
 
 def _tell(verdict: Verdict, as_json: bool, check: bool, *, silent: bool = False) -> None:
-    from .incidents.verdict import text, to_json
+    from ..incidents.verdict import text, to_json
 
     if not silent:
         click.echo(to_json(verdict).decode() + "\n" if as_json else text(verdict), nl=False)
