@@ -177,11 +177,8 @@ def refresh_outputs() -> None:
     """Run the commands whose output the README shows, and put what they print in its place."""
     programs = {
         "python": [sys.executable],
-        "gpuwatch": [
-            sys.executable,
-            "-c",
-            "from gpuwatch.cli.main import main; main()",
-        ],  # what the installed script does
+        # what the installed script does
+        "gpuwatch": [sys.executable, "-c", "from gpuwatch.cli.main import main; main()"],
     }
 
     def ran(found: re.Match[str]) -> str:

@@ -91,10 +91,10 @@ def run(
     """Run the agent: watch engines, name incidents, tell the sinks, serve /metrics and the API."""
     import asyncio
 
-    from ..agent import logging_setup as logs
+    from ..agent.logging_setup import set_up
 
     config = _load(config_path, engines, state_dir, role)
-    logs.set_up(log_level)
+    set_up(log_level)
     with bad_input():
         from ..agent.agent import main as run_agent
 
@@ -120,8 +120,8 @@ def diagnose(
 
     Several sources are the material of one incident. What each is, its content says.
     """
-    from .. import diagnose as diagnosis
     from ..clock import WallClock
+    from ..diagnose import Asked, MaterialError, ask_prometheus, examine, text
     from ..diagnose.progress import Bar
 
     if bool(sources) == bool(url):
@@ -130,17 +130,17 @@ def diagnose(
     clock = WallClock()
     started = clock.now()
     bar = Bar(sys.stderr, lambda: clock.now() - started)
-    with bad_input(diagnosis.MaterialError):
+    with bad_input(MaterialError):
         if url:
-            asked = diagnosis.Asked(url, since or "", until, match or "", step_s, auth_file or "")
-            answer = diagnosis.ask_prometheus(asked, config, started, bar)
+            asked = Asked(url, since or "", until, match or "", step_s, auth_file or "")
+            answer = ask_prometheus(asked, config, started, bar)
         else:
-            answer = diagnosis.examine(sources, config, bar)
+            answer = examine(sources, config, bar)
     bar.clear()
     if as_json:
         _say(answer.notes)
     else:
-        click.echo(diagnosis.text(answer), nl=False)
+        click.echo(text(answer), nl=False)
     _tell(answer.verdict, as_json, check, silent=not as_json)
 
 
@@ -169,14 +169,14 @@ def incidents(
     incident: str | None, config_path: str | None, state_dir: str | None, only_open: bool, limit: int, as_json: bool
 ) -> None:
     """List what was found, newest first; with an ID (or its beginning), all that is known of one."""
-    from . import incidents as past
+    from .incidents import listing, one
 
     config = _load(config_path, (), state_dir)
     with bad_input():
         if incident is None:
-            click.echo(past.listing(config, limit, only_open, as_json), nl=False)
+            click.echo(listing(config, limit, only_open, as_json), nl=False)
         else:
-            click.echo(past.one(config, incident, as_json), nl=False)
+            click.echo(one(config, incident, as_json), nl=False)
 
 
 @main.command()
@@ -187,12 +187,12 @@ def incidents(
 def postmortem(incident_or_capsule: str, out: str, config_path: str | None, state_dir: str | None) -> None:
     """Write the postmortem of an incident (ID) or of a capsule (file)."""
     from ..report import NoSuchIncidentError
-    from . import incidents as past
+    from .incidents import postmortem as written
 
     config = _load(config_path, (), state_dir)
     with bad_input():
         try:
-            click.echo(past.postmortem(config, incident_or_capsule, out))
+            click.echo(written(config, incident_or_capsule, out))
         except NoSuchIncidentError as error:
             raise Unusable(f"{incident_or_capsule}: {error}") from error
 
@@ -202,10 +202,10 @@ def postmortem(incident_or_capsule: str, out: str, config_path: str | None, stat
 @_json
 def rules(stem: str | None, as_json: bool) -> None:
     """List the incident classes; with a STEM, what one needs, its parameters and its neighbours."""
-    from . import rules as rulebook
+    from .rules import show
 
     try:
-        click.echo(rulebook.show(stem, as_json), nl=False)
+        click.echo(show(stem, as_json), nl=False)
     except KeyError as error:
         raise Unusable(str(error.args[0])) from error
 
@@ -233,13 +233,13 @@ def doctor(
 
         click.echo(csv(), nl=False)
         return
-    from ..agent import logging_setup as logs
+    from ..agent.logging_setup import quiet
     from ..doctor import checkup
 
     config = _load(config_path, engines, role=role)
     if not config.engines and config.role != "node":
         raise click.UsageError("no engine to look at: give --engine URL or --config FILE")
-    with bad_input(), logs.quiet():  # the report says what the log would
+    with bad_input(), quiet():  # the report says what the log would
         report = asyncio.run(checkup.examine(config, seconds))
     click.echo(checkup.to_json(report) if as_json else checkup.text(report), nl=False)
 

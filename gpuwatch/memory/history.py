@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..catalog import CATALOG
 from ..model import STAGES, Batch, Event, Floats, Frame, Histogram, Info, LiveRequests, OpenStep, Spans, Subject
-from . import believable as credible
+from . import believable
 from .requests import Arrivals, FinishedRequests
 from .tiers import Tier
 
@@ -107,7 +107,7 @@ class History:
                 self._spans(told, batch)
         for table in batch.requests:
             if table.subject == self.subject:
-                self.live = credible.live(table)
+                self.live = believable.live(table)
                 self.arrivals.add_live(self.live)
         self._open_steps(batch)
         self.events.extend(e for e in batch.events if e.subject == self.subject)
@@ -146,8 +146,8 @@ class History:
             self.order.clear()
         if any(n not in tier.row for n in frame.names):
             self.order.clear()
-        values, cut = credible.readings(frame.names, frame.values)
-        at, known = frame.at, credible.times(frame.at, received_at)
+        values, cut = believable.readings(frame.names, frame.values)
+        at, known = frame.at, believable.times(frame.at, received_at)
         if not known.all():
             at, values = at[known], values[known]
         self.impossible += cut + len(known) - len(at)
@@ -165,7 +165,7 @@ class History:
             self.traced_at = batch.received_at
         elif batch.received_at - self.traced_at < TRACED_S:
             return
-        spans, cut = credible.spans(told, batch.received_at)
+        spans, cut = believable.spans(told, batch.received_at)
         self.impossible += cut
         self.finished.add(spans, batch.received_at)
         whole = spans.stage == _WHOLE
@@ -173,7 +173,7 @@ class History:
 
     def _open_steps(self, batch: Batch) -> None:
         mine = [s for s in batch.open_steps if s.subject == self.subject]
-        step = credible.step(mine[-1], batch.received_at) if mine else None
+        step = believable.step(mine[-1], batch.received_at) if mine else None
         if step is not None:
             self.open_step = step
             tier = self.tiers.setdefault("steps", Tier())

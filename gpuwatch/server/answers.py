@@ -17,8 +17,7 @@ from ..catalog import CATALOG
 from ..config import Config
 from ..incidents.verdict import to_json
 from ..model import Incident, Subject, Transition
-from . import gpu_page as node_page
-from . import own_cost as vitals
+from . import gpu_page, own_cost
 from .metrics_page import (
     ENGINE_SIGNALS,
     GPU_SIGNALS,
@@ -88,7 +87,7 @@ class Desk:
         pipeline = self.watch.pipeline
         uses = self._ownership.map.devices if self._ownership is not None else {}
         devices = [
-            node_page.DeviceView(
+            gpu_page.DeviceView(
                 subject.gpu,
                 pipeline.info(subject),
                 {name: value for name in _DEVICE_SIGNALS if not math.isnan(value := pipeline.level(subject, name))},
@@ -97,7 +96,7 @@ class Desk:
             for subject in pipeline.subjects()
             if subject.gpu
         ]
-        return node_page.render(devices, self._host, self.watch.last.now if self.watch.last else math.nan)
+        return gpu_page.render(devices, self._host, self.watch.last.now if self.watch.last else math.nan)
 
     def readiness(self) -> tuple[bool, dict[str, Any]]:
         """Ready once seconds are judged; that an engine is away is said, and does not make the agent unready."""
@@ -223,8 +222,8 @@ class Desk:
         journal = watch.recorder.journal
         return Health(
             version=__version__,
-            cpu_seconds=vitals.cpu_seconds(),
-            resident_bytes=vitals.resident_bytes(),
+            cpu_seconds=own_cost.cpu_seconds(),
+            resident_bytes=own_cost.resident_bytes(),
             tick_seconds=watch.tick_seconds,
             started_at=self._started_at,
             journal_ok=not journal.last_error,
