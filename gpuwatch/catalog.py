@@ -300,6 +300,10 @@ kv_cached_ratio, kv_reserved_unused_ratio (reserved ÷ total) and kv_internal_fr
 """
 
 
+LARGEST = 1e15
+"""Beyond this nothing is counted, timed or measured here: 31 million years, a petabyte of KV."""
+
+
 def check_value(name: str, value: float) -> bool:
     """True when `value` is possible for the signal (NaN is possible: not known). KeyError for an unknown name."""
     signal = CATALOG[name]

@@ -13,11 +13,9 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from ..catalog import CATALOG
+from ..catalog import CATALOG, LARGEST
 from ..model import Floats, LiveRequests, OpenStep, Spans
 
-LARGEST = 1e15
-"""Beyond this nothing is counted, timed or measured here: 31 million years, a petabyte of KV."""
 ROUNDING = 1e-6
 """A ratio may be this much above one: it was divided elsewhere."""
 AHEAD_S = 60.0

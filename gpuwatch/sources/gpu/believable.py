@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ...catalog import check_value
-from ...memory.believable import LARGEST
+from ...catalog import LARGEST, check_value
 
 _CLAMPED_BELOW = 1.2
 
