@@ -19,9 +19,9 @@ from msgspec.structs import replace
 
 from ..model import Batch, Event, Info, Tick, Transition
 from ..recording.recorder import Recorder
+from ..sinks.change_log import ChangeLog
 from ..sinks.delivery import Delivery
 from ..sinks.store import Store
-from .logging_setup import ChangeLog
 
 if TYPE_CHECKING:
     from ..pipeline import Pipeline

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
-from ..agent.logging_setup import ChangeLog
+from .change_log import ChangeLog
 from .delivery import Reject, Retry
 from .http_post import Poster
 
