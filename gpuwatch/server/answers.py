@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from .. import __version__
-from ..agent.loop import Watch
 from ..catalog import CATALOG
 from ..config import Config
 from ..incidents.verdict import to_json
-from ..model import Incident, Subject, Transition
+from ..model import Incident, Subject, Tick, Transition
 from . import gpu_page, own_cost
 from .metrics_page import (
     ENGINE_SIGNALS,
@@ -30,10 +29,16 @@ from .metrics_page import (
 from .routes import Announced, AnnouncedMaintenance
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Callable
 
+    from ..pipeline import Pipeline
+    from ..recording.recorder import Recorder
+    from ..sinks.delivery import Delivery
+    from ..sinks.store import Store
     from ..sources.changes.source import ChangesSource
     from ..sources.gpu.ownership.source import OwnershipSource
+    from ..sources.poll import Poller
     from .span_intake import SpanDesk
 
 _SHARES = {"front": "front_share_ratio", "queue": "queue_share_ratio", "prefill": "prefill_share_ratio"}
@@ -54,11 +59,25 @@ _FUTURE_S = 300.0
 _PAST_S = 86_400.0
 
 
+class Loop(Protocol):
+    """What the answers are made from: the agent's loop (agent/loop.py), which stands above this room."""
+
+    pipeline: Pipeline
+    last: Tick | None
+    recorder: Recorder
+    store: Store
+    pollers: tuple[Poller, ...]
+    deliveries: tuple[Delivery, ...]
+    counts: Counter[str]
+    tick_seconds: float
+    warm: bool
+
+
 class Desk:
     """Answers for one agent."""
 
     def __init__(
-        self, config: Config, watch: Watch, changes: ChangesSource, spans: SpanDesk, now: Callable[[], float],
+        self, config: Config, watch: Loop, changes: ChangesSource, spans: SpanDesk, now: Callable[[], float],
         host: str = "", ownership: OwnershipSource | None = None,
     ) -> None:  # fmt: skip
         self.config = config
