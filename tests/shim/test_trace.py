@@ -170,7 +170,14 @@ def test_a_wrong_trace_is_named_with_its_line(tmp_path: Path, name: str):
     assert message in str(error.value)
 
 
-@pytest.mark.parametrize("raw", [b"\xff\xfe\x00", b"\x1f\x8b broken", gzip.compress(HEAD.encode() * 9)[:-9]])
+@pytest.mark.parametrize(
+    "raw",
+    [
+        pytest.param(b"\xff\xfe\x00", id="no text"),
+        pytest.param(b"\x1f\x8b broken", id="no gzip"),
+        pytest.param(gzip.compress(HEAD.encode() * 9)[:-9], id="cut gzip"),
+    ],
+)
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path, raw: bytes):
     for name in ("mine.csv", "mine.csv.gz"):
         (tmp_path / name).write_bytes(raw)
