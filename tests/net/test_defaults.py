@@ -1,0 +1,16 @@
+"""Scenarios of which an engine with default settings shows little give the outcome that they gave when the net began."""
+
+from tests.net.inputs import Ran
+from tests.net.playing import has_one_answer, inputs_of, is_as_expected
+
+each_input = inputs_of(lambda key: key.startswith("scenarios/") and key.endswith("/defaults"))
+
+
+@each_input
+def test_the_outcome_is_the_one_that_is_kept(ran: tuple[str, Ran]):
+    is_as_expected(ran)
+
+
+@each_input
+def test_the_two_judges_agree_or_the_ledger_says_why(ran: tuple[str, Ran]):
+    has_one_answer(ran)
