@@ -10,7 +10,7 @@ from __future__ import annotations
 from .kv_pool import KvPool
 from .prefix import block_keys
 from .request import Request
-from .settings import EngineSettings
+from .settings.engine import EngineSettings
 from .step import StopReason
 
 

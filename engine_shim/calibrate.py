@@ -22,7 +22,7 @@ from .calibration.measure import CpuClock, Peaks, peaks, probe_seconds
 from .calibration.probes import Probe, probes
 from .device_file import device_text
 from .devices import DEVICES, Device
-from .settings import EngineSettings
+from .settings.engine import EngineSettings
 
 if TYPE_CHECKING:
     import torch

@@ -12,7 +12,7 @@ import numpy as np
 from .lengths import grid_tokens
 from .request import Request
 from .runners.model import ModelRunner
-from .settings import EngineSettings
+from .settings.engine import EngineSettings
 from .step import StepPlan
 from .streams import Stream
 

@@ -13,10 +13,10 @@ from typing import Any
 import click
 
 from engine_shim import __version__
-from engine_shim.compute_settings import SPECULATIVE
-from engine_shim.policy_settings import BATCHING, SCHEDULING
 from engine_shim.quantized.stored import WEIGHT_TYPES
-from engine_shim.settings import ADMISSION, KV_LAYOUT, PREFIX_EVICT, RESERVE, EngineSettings
+from engine_shim.settings.compute import SPECULATIVE
+from engine_shim.settings.engine import ADMISSION, KV_LAYOUT, PREFIX_EVICT, RESERVE, EngineSettings
+from engine_shim.settings.policies import BATCHING, SCHEDULING
 from engine_shim.shapes import BYTES_PER_VALUE, KV_TYPES
 from engine_shim.studies import STUDIES
 

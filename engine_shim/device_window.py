@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from .devices import Device
-from .settings import WORKSPACE_BYTES, EngineSettings
+from .settings.engine import WORKSPACE_BYTES, EngineSettings
 
 _AVERAGED = (
     "gr_engine_active_ratio", "sm_active_ratio", "sm_occupancy_ratio", "tensor_active_ratio", "dram_active_ratio",

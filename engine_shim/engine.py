@@ -19,7 +19,7 @@ from .protection.protection import protection_for
 from .protection.refusal import DEADLINE, OTHER, QUEUE_FULL, TOO_LONG, Refusal
 from .request import Request, Stage
 from .scheduler import Scheduler
-from .settings import EngineSettings
+from .settings.engine import EngineSettings
 from .step import STEP_FIELDS, Runner, StepPlan, Telemetry
 from .step_extras import extra_fields
 

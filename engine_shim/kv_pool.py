@@ -12,7 +12,7 @@ from typing import Protocol
 from .blocks import BlockPool
 from .contiguous import ContiguousPool
 from .request import Request
-from .settings import EngineSettings
+from .settings.engine import EngineSettings
 
 
 class KvPool(Protocol):

@@ -18,7 +18,7 @@ from engine_shim.clock import Clock
 from engine_shim.engine import Engine
 from engine_shim.faults import KINDS, Fault, Faults, fault_from_table
 from engine_shim.faults.scheduler import HeldUpScheduler
-from engine_shim.settings import EngineSettings
+from engine_shim.settings.engine import EngineSettings
 from engine_shim.step import Runner, StepPlan
 
 LONGEST_WAIT_S = 86_400.0  # how long a step hangs that never ends

@@ -11,7 +11,7 @@ from .counters import Counters
 from .kv_pool import KvPool
 from .prefix import block_keys
 from .request import Request, Stage
-from .settings import EngineSettings
+from .settings.engine import EngineSettings
 from .speculative import speculation_for
 from .step import StepPlan
 

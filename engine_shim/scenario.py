@@ -19,7 +19,7 @@ from msgspec import to_builtins
 from .devices import DEVICES
 from .faults import Fault, fault_from_table
 from .scenario_tables import Cure, Expect, NeighborTable, ScenarioError, ScenarioFile, read_tables
-from .settings import EngineSettings
+from .settings.engine import EngineSettings
 from .streams import Stream, check_names, read_stream
 
 __all__ = ["Cure", "Expect", "Scenario", "ScenarioError", "Stream", "load_scenario", "parse_scenario"]

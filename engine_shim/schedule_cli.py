@@ -21,7 +21,7 @@ from typing import Any
 import click
 
 from .scenario import Scenario, ScenarioError, load_scenario
-from .settings import EngineSettings
+from .settings.engine import EngineSettings
 from .simulate_cli import find_scenario
 
 DEVICE = "torch"

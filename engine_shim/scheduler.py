@@ -26,7 +26,7 @@ from .policies import batching_for, long_prefills_for, order_for, prefill_budget
 from .policies.displacement import victims_for
 from .request import Request, Stage
 from .running import RunningRequests
-from .settings import EngineSettings
+from .settings.engine import EngineSettings
 from .step import StepPlan, StopReason
 from .waiting import WaitingQueue
 

@@ -35,7 +35,7 @@ from engine_shim.quantized.calls import KernelCalls
 from engine_shim.runners.model import ModelRunner, PacedRunner
 from engine_shim.scheduler import Scheduler
 from engine_shim.server import EngineServer, Pages
-from engine_shim.settings import EngineSettings
+from engine_shim.settings.engine import EngineSettings
 from engine_shim.shapes import SHAPES
 from engine_shim.speculative import SpeculationCounts
 from engine_shim.step import Runner

@@ -19,7 +19,7 @@ from .policies import queue_rank
 from .protection.protection import rejection_reasons
 from .runners.model import ModelRunner
 from .scenario import Scenario
-from .settings import EngineSettings
+from .settings.engine import EngineSettings
 from .simulate import play
 from .speculative import SpeculationCounts
 from .step_extras import step_fields

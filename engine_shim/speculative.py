@@ -22,7 +22,7 @@ from zlib import crc32
 
 from .ngram import NgramIndex
 from .request import Request
-from .settings import EngineSettings
+from .settings.engine import EngineSettings
 from .step import StepPlan
 
 if TYPE_CHECKING:

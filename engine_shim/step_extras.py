@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .settings import EngineSettings
+from .settings.engine import EngineSettings
 from .step import STEP_FIELDS
 
 if TYPE_CHECKING:

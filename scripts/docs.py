@@ -54,7 +54,7 @@ def signals() -> str:
 def engine_settings() -> str:
     """The bundled engine's knobs with their defaults."""
     from engine_shim.cli import serve
-    from engine_shim.settings import EngineSettings
+    from engine_shim.settings.engine import EngineSettings
 
     said = {option.name: (option.help or "").split(" [default")[0] for option in serve.params}
     rows = (f"| `{f.name}` | `{json.dumps(f.default)}` | {said[f.name]} |" for f in dataclasses.fields(EngineSettings))

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..devices import Device
 from ..runners.model import ModelRunner
-from ..settings import EngineSettings
+from ..settings.engine import EngineSettings
 
 # What is fitted, and the least that is tried. Rates are what is achieved, in flops and bytes per second, and at most a
 # little above the base's peaks: with one model shape, time per token and time per flop look alike, and a rate without a

@@ -13,7 +13,7 @@ from ..counters import Counters
 from ..kv_pool import KvPool
 from ..request import Request, Stage
 from ..scheduler import Scheduler
-from ..settings import EngineSettings
+from ..settings.engine import EngineSettings
 from ..step import StepPlan
 
 # (request, tokens whose KV it lacks, clock time) -> clock time of arrival

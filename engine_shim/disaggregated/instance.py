@@ -15,7 +15,7 @@ from ..kv_pool import KvPool
 from ..request import Request, Stage
 from ..runners.model import NO_WORK, ModelRunner
 from ..scheduler import Scheduler
-from ..settings import EngineSettings
+from ..settings.engine import EngineSettings
 from ..simulate import EMPTY_STEP_S, Observer, StepLog
 from ..step import Telemetry
 from ..step_extras import step_fields

@@ -7,7 +7,7 @@ from ..counters import Counters
 from ..kv_pool import KvPool
 from ..request import Request
 from ..scheduler import Scheduler
-from ..settings import EngineSettings
+from ..settings.engine import EngineSettings
 
 
 class PrefillScheduler(Scheduler):

@@ -17,7 +17,7 @@ from ..devices import Device
 from ..faults import SLOW_TRANSFER, Slowdown
 from ..policies import queue_rank
 from ..scenario import Scenario
-from ..settings import EngineSettings
+from ..settings.engine import EngineSettings
 from ..simulation import Place, blocks_of, demand_of, gpu_pages_of, info_of
 from ..telemetry import EngineTelemetry, build_telemetry
 from ..telemetry.protection_page import protection_families

@@ -14,7 +14,7 @@ from ..interval import FOREVER
 from ..kv_pool import KvPool
 from ..request import Request
 from ..scheduler import Scheduler
-from ..settings import EngineSettings
+from ..settings.engine import EngineSettings
 from ..step import StepPlan
 from ..tenants import Neighbor
 from .clients import LostAbort, LumpyProxy, StalledClient, lumps

@@ -13,7 +13,7 @@ from ..interval import FOREVER
 from ..kv_pool import KvPool
 from ..request import Request, Stage
 from ..scheduler import Scheduler
-from ..settings import EngineSettings
+from ..settings.engine import EngineSettings
 from ..step import StepPlan
 from .clients import StalledClient
 from .deferred import Gate

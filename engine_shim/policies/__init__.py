@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..request import Request
-from ..settings import EngineSettings
+from ..settings.engine import EngineSettings
 from .batching import Continuous, Static
 from .fifo import Fifo
 from .fifo_wait_limit import FifoWaitLimit

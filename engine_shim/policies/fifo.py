@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 
 from ..request import Request, Stage
-from ..settings import EngineSettings
+from ..settings.engine import EngineSettings
 from ..waiting import WINDOW, WaitingQueue
 
 

@@ -10,7 +10,7 @@ import math
 from collections import deque
 
 from ..request import Request, Stage
-from ..settings import EngineSettings
+from ..settings.engine import EngineSettings
 from ..waiting import WaitingQueue
 from .fifo import Fifo
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ..request import Request
-from ..settings import EngineSettings
+from ..settings.engine import EngineSettings
 from ..step import StepPlan, StopReason
 from .backlog import Backlog
 from .concurrency import ConcurrencyCap

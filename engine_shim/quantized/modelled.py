@@ -23,7 +23,7 @@ from engine_shim.quantized.stored import (
 )
 
 if TYPE_CHECKING:
-    from engine_shim.settings import EngineSettings
+    from engine_shim.settings.engine import EngineSettings
 
 LAYER_PRODUCTS = 4  # qkv, output, gate and up, down
 # Mixed-precision kernels at large batches, next to a dense product (published for Marlin on A10 and A100).

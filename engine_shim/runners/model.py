@@ -32,7 +32,7 @@ from ..device_state import NORMAL, DeviceState
 from ..devices import Device
 from ..quantized.modelled import ModelledWeights, modelled_calls, modelled_weights
 from ..quantized.stored import AS_DTYPE
-from ..settings import EngineSettings
+from ..settings.engine import EngineSettings
 from ..shapes import BYTES_PER_VALUE
 from ..speculative import modelled_acceptance
 from ..step import NO_PADDING, StepPlan

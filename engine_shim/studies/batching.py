@@ -47,7 +47,7 @@ def torch_tokens_per_s(batching: str, requests: int = 96, slots: int = 16, seed:
     from ..llama_config import config_of
     from ..request import Request
     from ..runners.torch_runner import TorchRunner
-    from ..settings import EngineSettings
+    from ..settings.engine import EngineSettings
     from ..weights import seeded
     from .silence import Silence
 

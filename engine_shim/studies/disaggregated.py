@@ -24,7 +24,7 @@ from ..disaggregated.link import TransferLink
 from ..disaggregated.simulation import settings_for
 from ..engine import Engine
 from ..request import Request, Stage
-from ..settings import EngineSettings
+from ..settings.engine import EngineSettings
 from .played import play_load, streams_of
 from .silence import Silence
 

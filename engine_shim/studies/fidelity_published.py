@@ -20,7 +20,7 @@ from ..devices import DEVICES, Device
 from ..engine import Engine
 from ..request import Request
 from ..runners.model import ModelRunner
-from ..settings import EngineSettings, room_tokens
+from ..settings.engine import EngineSettings, room_tokens
 from ..shapes import SHAPES, Shape
 from ..simulate import play
 from .silence import Silence

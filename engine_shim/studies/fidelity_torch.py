@@ -21,7 +21,7 @@ from ..calibration.probes import demand_of
 from ..engine import Engine
 from ..request import Request
 from ..runners.model import ModelRunner
-from ..settings import EngineSettings
+from ..settings.engine import EngineSettings
 from ..step import Runner, StepPlan
 from .silence import Silence
 

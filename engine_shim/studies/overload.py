@@ -18,7 +18,7 @@ import numpy as np
 from ..capacity import capacity_per_s
 from ..devices import device_named
 from ..runners.model import ModelRunner
-from ..settings import EngineSettings
+from ..settings.engine import EngineSettings
 from .played import Played, play_load, streams_of
 
 OBJECTIVE_S = 2.0  # for the first token

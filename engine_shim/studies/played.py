@@ -19,7 +19,7 @@ from ..engine import Engine
 from ..request import Request, Stage
 from ..runners.model import ModelRunner
 from ..scenario_tables import LoadTable
-from ..settings import EngineSettings
+from ..settings.engine import EngineSettings
 from ..simulate import play
 from ..streams import Stream, read_stream
 

@@ -20,7 +20,7 @@ from ..devices import device_named
 from ..engine import Engine
 from ..request import Request
 from ..runners.model import ModelRunner
-from ..settings import EngineSettings
+from ..settings.engine import EngineSettings
 from ..simulate import play
 from .played import streams_of
 from .silence import Silence

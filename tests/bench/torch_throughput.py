@@ -33,7 +33,7 @@ from engine_shim.heap import keep_large_blocks
 from engine_shim.llama import Llama
 from engine_shim.request import Request
 from engine_shim.runners.torch_runner import TorchRunner
-from engine_shim.settings import EngineSettings
+from engine_shim.settings.engine import EngineSettings
 from engine_shim.shapes import SHAPES
 from engine_shim.weights import load_folder
 

@@ -12,7 +12,7 @@ import pytest
 
 from engine_shim.cli import main as engine_cli
 from engine_shim.schedule_cli import serve_arguments
-from engine_shim.settings import EngineSettings
+from engine_shim.settings.engine import EngineSettings
 from gpuwatch.demo.problem import DemoError
 from gpuwatch.demo.schedule import Header, read_schedule
 from tests.demo.run_cli import scenario

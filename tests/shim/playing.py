@@ -10,7 +10,7 @@ from engine_shim.devices import device_named
 from engine_shim.engine import Engine
 from engine_shim.request import Request, Stage
 from engine_shim.runners.model import READINGS, ModelRunner
-from engine_shim.settings import EngineSettings
+from engine_shim.settings.engine import EngineSettings
 from engine_shim.simulate import play
 from engine_shim.step import STEP_FIELDS
 

@@ -18,7 +18,7 @@ from engine_shim.device_file import device_text, read_device
 from engine_shim.devices import DEVICES, Device, device_named
 from engine_shim.runners.model import ModelRunner
 from engine_shim.serving import ServeOptions, build
-from engine_shim.settings import EngineSettings
+from engine_shim.settings.engine import EngineSettings
 from engine_shim.step import StepPlan
 
 SETTINGS = EngineSettings.from_table({"model": "1b", "kv_pool_tokens": 16})

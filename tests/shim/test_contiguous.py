@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from engine_shim.blocks import OutOfBlocksError
 from engine_shim.contiguous import ContiguousPool
-from engine_shim.settings import EngineSettings
+from engine_shim.settings.engine import EngineSettings
 from engine_shim.step import StopReason
 from engine_shim.step_extras import step_fields
 from engine_shim.telemetry import EngineTelemetry, LiveRequests

@@ -14,7 +14,7 @@ from engine_shim.faults import Slowdown
 from engine_shim.request import Stage
 from engine_shim.scenario import parse_scenario
 from engine_shim.serving import ServeOptions, build
-from engine_shim.settings import EngineSettings
+from engine_shim.settings.engine import EngineSettings
 from engine_shim.simulation import simulate
 from engine_shim.studies.disaggregated import APART, CHAT, ENGINE, LONG, gaps_s, play_fleet
 from engine_shim.studies.played import play_load

@@ -3,7 +3,7 @@
 import pytest
 
 from engine_shim.devices import DEVICES, device_named
-from engine_shim.settings import EngineSettings, room_tokens
+from engine_shim.settings.engine import EngineSettings, room_tokens
 from engine_shim.shapes import SHAPES, Shape, shape_named
 
 BAD = {

@@ -13,7 +13,7 @@ from engine_shim.kv_cache import FP8_MAX, KV_TYPES, FloatStore, Int8Store, head_
 from engine_shim.llama_config import config_of
 from engine_shim.request import Request
 from engine_shim.runners.torch_runner import TorchRunner
-from engine_shim.settings import EngineSettings
+from engine_shim.settings.engine import EngineSettings
 from engine_shim.shapes import SHAPES
 from engine_shim.step import StepPlan
 from engine_shim.weights import seeded

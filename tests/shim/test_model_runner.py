@@ -7,7 +7,7 @@ import pytest
 
 from engine_shim.devices import device_named
 from engine_shim.runners.model import READINGS, ModelRunner, PacedRunner
-from engine_shim.settings import EngineSettings
+from engine_shim.settings.engine import EngineSettings
 from engine_shim.step import StepPlan
 from tests.shim.playing import request
 

@@ -8,7 +8,7 @@ import pytest
 from engine_shim.engine import Engine
 from engine_shim.policies.prefill_budget import StepSeconds
 from engine_shim.request import Stage
-from engine_shim.settings import EngineSettings
+from engine_shim.settings.engine import EngineSettings
 from engine_shim.step import StepPlan, StopReason
 from engine_shim.studies import batching, policies
 from engine_shim.studies.played import play_load

@@ -18,7 +18,7 @@ from engine_shim.protection.rate_limit import RateLimit
 from engine_shim.protection.refusal import LONGEST_RETRY_S
 from engine_shim.protection.service_rate import KNOWN_FROM, ServiceRate
 from engine_shim.request import Request, Stage
-from engine_shim.settings import EngineSettings
+from engine_shim.settings.engine import EngineSettings
 from engine_shim.step_extras import step_fields
 from tests.shim.playing import Transcript, make_engine, played, request, run_all
 

@@ -22,7 +22,7 @@ from engine_shim.request import Request
 from engine_shim.runners.model import ModelRunner
 from engine_shim.runners.torch_runner import TorchRunner
 from engine_shim.serving import ServeOptions, build
-from engine_shim.settings import EngineSettings, room_tokens
+from engine_shim.settings.engine import EngineSettings, room_tokens
 from engine_shim.shapes import SHAPES
 from engine_shim.step import StepPlan
 from engine_shim.telemetry.compute_page import kernel_families

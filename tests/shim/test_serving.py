@@ -245,7 +245,7 @@ def test_every_setting_is_an_option_with_help():
     """Each key of EngineSettings has an option of its name and a sentence that explains it."""
     import dataclasses
 
-    from engine_shim.settings import EngineSettings
+    from engine_shim.settings.engine import EngineSettings
 
     options = {option.name: option.help for option in cli.serve.params}
     for field in dataclasses.fields(EngineSettings):

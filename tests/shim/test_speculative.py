@@ -16,7 +16,7 @@ from engine_shim.ngram import SIZES, NgramIndex
 from engine_shim.request import Request, Stage
 from engine_shim.runners.torch_runner import TorchRunner
 from engine_shim.sampling import Sampling
-from engine_shim.settings import EngineSettings
+from engine_shim.settings.engine import EngineSettings
 from engine_shim.shapes import SHAPES
 from engine_shim.speculative import accepted_of, modelled_acceptance
 from engine_shim.telemetry.compute_page import speculation_families

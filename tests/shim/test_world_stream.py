@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from engine_shim.device_window import DeviceWindow
 from engine_shim.devices import device_named
 from engine_shim.scenario import parse_scenario
-from engine_shim.settings import EngineSettings
+from engine_shim.settings.engine import EngineSettings
 from engine_shim.simulation import simulate
 from engine_shim.step import REQUEST_FIELDS, STEP_FIELDS
 

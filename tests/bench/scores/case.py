@@ -15,7 +15,7 @@ from typing import Any
 
 from engine_shim.devices import device_named
 from engine_shim.scenario import Scenario, parse_scenario
-from engine_shim.settings import EngineSettings, room_tokens
+from engine_shim.settings.engine import EngineSettings, room_tokens
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 VARIANTS = ("rate-20", "rate+20", "length-20", "length+20", "model=1b", "model=8b", "model=13b")

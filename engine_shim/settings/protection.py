@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..settings import EngineSettings
+    from .engine import EngineSettings
 
 MOST_PER_S = 1e6
 LONGEST_S = 3600.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .settings import EngineSettings
+    from .engine import EngineSettings
 
 SCHEDULING = ("fifo", "fifo_wait_limit", "priority", "shortest_prompt")
 BATCHING = ("continuous", "static")

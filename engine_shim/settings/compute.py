@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .quantized.stored import KERNELS, WEIGHT_TYPES
+from ..quantized.stored import KERNELS, WEIGHT_TYPES
 
 if TYPE_CHECKING:
-    from .settings import EngineSettings
+    from .engine import EngineSettings
 
 SPECULATIVE = ("none", "ngram")
 MOST_DRAFT_TOKENS = 32

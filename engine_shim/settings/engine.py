@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from .compute_settings import check_compute
-from .devices import Device
-from .policy_settings import check_policies
-from .protection.checks import check_protection
-from .quantized.stored import model_bytes
-from .shapes import BYTES_PER_VALUE, KV_TYPES, Shape, shape_named
+from ..devices import Device
+from ..quantized.stored import model_bytes
+from ..shapes import BYTES_PER_VALUE, KV_TYPES, Shape, shape_named
+from .compute import check_compute
+from .policies import check_policies
+from .protection import check_protection
 
 ADMISSION = ("fifo", "bypass")
 RESERVE = ("none", "prompt", "max_tokens")
