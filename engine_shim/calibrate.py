@@ -20,8 +20,8 @@ from . import __version__
 from .calibration.fit import Fit, errors_of, fit_device
 from .calibration.measure import CpuClock, Peaks, peaks, probe_seconds
 from .calibration.probes import Probe, probes
-from .device_file import device_text
-from .devices import DEVICES, Device
+from .devices.profile_file import device_text
+from .devices.profiles import DEVICES, Device
 from .settings.engine import EngineSettings
 
 if TYPE_CHECKING:

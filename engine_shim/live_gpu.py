@@ -13,8 +13,8 @@ from uuid import UUID, uuid5
 import numpy as np
 
 from engine_shim.clock import Clock
-from engine_shim.device_state import DeviceState
 from engine_shim.device_window import DeviceWindow
+from engine_shim.devices.state import DeviceState
 from engine_shim.faults.view import FaultView
 from engine_shim.live_faults import LiveFaults
 from engine_shim.runners.model import ModelRunner

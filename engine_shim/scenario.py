@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from .devices import DEVICES
+from .devices.profiles import DEVICES
 from .faults import Fault, fault_from_table
 from .scenario_tables import Cure, Expect, NeighborTable, ScenarioError, ScenarioFile, read_tables
 from .settings.engine import EngineSettings

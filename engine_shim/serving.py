@@ -17,7 +17,7 @@ from engine_shim.address import check_address, check_url
 from engine_shim.admin import AdminRoute
 from engine_shim.chat_template import chat_form
 from engine_shim.clock import Clock, RealClock
-from engine_shim.devices import Device, device_named
+from engine_shim.devices.profiles import Device, device_named
 from engine_shim.engine import Engine
 from engine_shim.faults.scheduler import HeldUpScheduler
 from engine_shim.fragmentation import cuda_allocator

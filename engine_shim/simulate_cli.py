@@ -13,7 +13,7 @@ from typing import IO
 
 import click
 
-from .devices import DEVICES, device_named
+from .devices.profiles import DEVICES, device_named
 from .world import MODES
 
 _HERE = Path(__file__).resolve().parent.parent

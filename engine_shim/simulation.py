@@ -12,7 +12,7 @@ from .arrivals import Demand
 from .capacity import rate_per_s, shortest_tokens
 from .clock import VirtualClock
 from .device_window import DeviceWindow
-from .devices import Device, device_named
+from .devices.profiles import Device, device_named
 from .engine import Engine
 from .faults import HUNG_COLLECTIVE, SLOW_TRANSFER, Faults
 from .policies import queue_rank

@@ -16,8 +16,8 @@ import numpy as np
 
 from . import __version__
 from .arrivals import Demand
-from .device_state import NORMAL
 from .device_window import DeviceWindow
+from .devices.state import NORMAL
 from .faults import Faults
 from .faults.view import HOST, FaultView
 from .request import Request, Stage

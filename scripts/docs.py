@@ -63,7 +63,7 @@ def engine_settings() -> str:
 
 def devices() -> str:
     """The bundled device profiles."""
-    from engine_shim.devices import DEVICES
+    from engine_shim.devices.profiles import DEVICES
 
     head = (
         "`--device`", "product", "GB", "TB/s", "bf16 TFLOP/s", "fp8 TFLOP/s", "SMs", "GHz", "W", "idle W", "link GB/s",

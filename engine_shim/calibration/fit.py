@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..devices import Device
+from ..devices.profiles import Device
 from ..runners.model import ModelRunner
 from ..settings.engine import EngineSettings
 

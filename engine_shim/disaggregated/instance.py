@@ -8,7 +8,7 @@ import numpy as np
 
 from ..clock import VirtualClock
 from ..counters import Counters
-from ..devices import Device
+from ..devices.profiles import Device
 from ..engine import Engine
 from ..faults import FOREVER
 from ..kv_pool import KvPool

@@ -13,7 +13,7 @@ from typing import IO
 from ..arrivals import Demand
 from ..clock import VirtualClock
 from ..device_window import DeviceWindow
-from ..devices import Device
+from ..devices.profiles import Device
 from ..faults import SLOW_TRANSFER, Slowdown
 from ..policies import queue_rank
 from ..scenario import Scenario

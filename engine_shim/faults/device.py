@@ -1,6 +1,6 @@
 """What happens to the device: clocks that are held down, a tenant that takes its part, steps that get slower and slower.
 
-Each change says what it makes of the device's condition (device_state.py) at a time; changes that overlap multiply.
+Each change says what it makes of the device's condition (devices/state.py) at a time; changes that overlap multiply.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..device_state import NORMAL, DeviceState
+from ..devices.state import NORMAL, DeviceState
 from ..interval import FOREVER, Window
 
 EVERY_GPU = -1

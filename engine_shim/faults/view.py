@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..device_state import DeviceState
+from ..devices.state import DeviceState
 from ..request import Request
 from .device import EVERY_GPU
 from .front_end import BlockedEventLoop

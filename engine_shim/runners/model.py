@@ -13,7 +13,7 @@ Per GPU of a tensor-parallel engine, for a step of `tokens` tokens of which `sam
   Clocks below the maximum slow the compute part only; what other tenants take is missing from peak and bandwidth.
 
 This is the usual lower bound for decodes, t ≥ max((weights + KV) / bandwidth, flops / peak) + launch, made equal by
-achieved shares (devices.py). What it leaves out: kernel tails at small batches, expert routing.
+achieved shares (devices/profiles.py). What it leaves out: kernel tails at small batches, expert routing.
 
 Counters over a step, following the DCGM definitions: gr_engine_active = busy / step; sm_active: a warp that waits for
 memory counts, so slightly below gr; tensor_active = flops / (peak · step); dram_active = bytes / (bandwidth · step);
@@ -28,8 +28,8 @@ from typing import Any
 
 import numpy as np
 
-from ..device_state import NORMAL, DeviceState
-from ..devices import Device
+from ..devices.profiles import Device
+from ..devices.state import NORMAL, DeviceState
 from ..quantized.modelled import ModelledWeights, modelled_calls, modelled_weights
 from ..quantized.stored import AS_DTYPE
 from ..settings.engine import EngineSettings

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from ..devices import Device
+from ..devices.profiles import Device
 from ..quantized.stored import model_bytes
 from ..shapes import BYTES_PER_VALUE, KV_TYPES, Shape, shape_named
 from .compute import check_compute

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..arrivals import Demand
 from ..clock import VirtualClock
-from ..devices import device_named
+from ..devices.profiles import device_named
 from ..disaggregated.fleet import Fleet
 from ..disaggregated.instance import Instance
 from ..disaggregated.link import TransferLink

@@ -1,7 +1,7 @@
 """What the modelled device predicts for runs whose results others have published (published.toml).
 
 Every run goes through the engine: its scheduler, its pool, the modelled runner. Only lengths, numbers of requests, GPUs
-and types come from the source; one constant is fitted to some of the numbers (devices.py: Hopper's share of fp8).
+and types come from the source; one constant is fitted to some of the numbers (devices/profiles.py: Hopper's share of fp8).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..clock import VirtualClock
-from ..devices import DEVICES, Device
+from ..devices.profiles import DEVICES, Device
 from ..engine import Engine
 from ..request import Request
 from ..runners.model import ModelRunner

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..capacity import capacity_per_s
-from ..devices import device_named
+from ..devices.profiles import device_named
 from ..runners.model import ModelRunner
 from ..settings.engine import EngineSettings
 from .played import Played, play_load, streams_of

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..arrivals import Demand
 from ..clock import VirtualClock
-from ..devices import device_named
+from ..devices.profiles import device_named
 from ..engine import Engine
 from ..request import Request, Stage
 from ..runners.model import ModelRunner

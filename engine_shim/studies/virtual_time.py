@@ -16,7 +16,7 @@ import numpy as np
 
 from ..arrivals import Demand
 from ..clock import VirtualClock
-from ..devices import device_named
+from ..devices.profiles import device_named
 from ..engine import Engine
 from ..request import Request
 from ..runners.model import ModelRunner

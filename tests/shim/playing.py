@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from engine_shim.clock import VirtualClock
-from engine_shim.devices import device_named
+from engine_shim.devices.profiles import device_named
 from engine_shim.engine import Engine
 from engine_shim.request import Request, Stage
 from engine_shim.runners.model import READINGS, ModelRunner

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine_shim.devices import DEVICES, device_named
+from engine_shim.devices.profiles import DEVICES, device_named
 from engine_shim.settings.engine import EngineSettings, room_tokens
 from engine_shim.shapes import SHAPES, Shape, shape_named
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_shim.clock import VirtualClock
-from engine_shim.devices import device_named
+from engine_shim.devices.profiles import device_named
 from engine_shim.engine import Engine
 from engine_shim.faults import KINDS, Faults, fault_from_table
 from engine_shim.faults.host import CpuQuota, Quota

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_shim.clock import VirtualClock
-from engine_shim.devices import device_named
+from engine_shim.devices.profiles import device_named
 from engine_shim.llama import Storage
 from engine_shim.llama_config import config_of
 from engine_shim.quantized import int4, int8

@@ -13,7 +13,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine_shim.device_window import DeviceWindow
-from engine_shim.devices import device_named
+from engine_shim.devices.profiles import device_named
 from engine_shim.scenario import parse_scenario
 from engine_shim.settings.engine import EngineSettings
 from engine_shim.simulation import simulate

@@ -14,7 +14,7 @@ from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Any
 
-from .devices import DEVICES, Device
+from .profiles import DEVICES, Device
 
 _TEXTS = ("name", "product")
 _MAY_BE_ZERO = {

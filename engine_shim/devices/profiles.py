@@ -5,7 +5,7 @@ bytes per second, floating-point operations per second. What is achieved of a pe
 sheet; the shares are those that are published: 0.92 of the bandwidth and 0.78–0.82 of the bf16 peak for large
 matrix products on H100 (pytorch/ao roofline_utils, stas00/ml-engineering), less on smaller parts. DRAM activity
 above 0.8–0.9 is not seen in practice, so 0.85 is used. docs/modelled-device.md has the formulas, and what they predict
-next to what was published. A profile can also be a file, fitted to a real device (device_file.py, calibrate.py).
+next to what was published. A profile can also be a file, fitted to a real device (profile_file.py, calibrate.py).
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ DEVICES = {
 def device_named(name: str) -> Device:
     """The profile of that name, or of that file if it ends in .toml; ValueError lists the known ones."""
     if name.endswith(".toml"):
-        from .device_file import read_device
+        from .profile_file import read_device
 
         return read_device(Path(name))
     if name not in DEVICES:

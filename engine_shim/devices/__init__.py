@@ -1,0 +1,1 @@
+"""Modelled devices: what each can do at best, and the condition that it is in."""
