@@ -154,9 +154,9 @@ def _room_tokens(base: Device, settings: EngineSettings) -> int:
 def torch_runner(settings: EngineSettings, values: Any, device: str, blocks: int, alone: bool) -> Any:
     """A runner of the seeded model; `alone`: it tells CPU seconds, not those of the clock on the wall."""
     from .clock import RealClock
-    from .llama_config import config_of
+    from .model.config import config_of
+    from .model.weights import seeded
     from .runners.torch_runner import TorchRunner
-    from .weights import seeded
 
     return TorchRunner(
         seeded(config_of(settings.shape), 0, values, device), blocks, BLOCK_TOKENS, CpuClock() if alone else RealClock()

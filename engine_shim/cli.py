@@ -13,11 +13,11 @@ from typing import Any
 import click
 
 from engine_shim import __version__
-from engine_shim.quantized.stored import WEIGHT_TYPES
+from engine_shim.model.quantized.stored import WEIGHT_TYPES
+from engine_shim.model.shapes import BYTES_PER_VALUE, KV_TYPES
 from engine_shim.settings.compute import SPECULATIVE
 from engine_shim.settings.engine import ADMISSION, KV_LAYOUT, PREFIX_EVICT, RESERVE, EngineSettings
 from engine_shim.settings.policies import BATCHING, SCHEDULING
-from engine_shim.shapes import BYTES_PER_VALUE, KV_TYPES
 from engine_shim.studies import STUDIES
 
 # Help of each EngineSettings key.

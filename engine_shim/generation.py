@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from engine_shim.model.tokens import TextStream
 from engine_shim.request import Request
-from engine_shim.tokens import TextStream
 
 
 @dataclass(frozen=True, slots=True)

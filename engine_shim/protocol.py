@@ -15,9 +15,9 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 from msgspec import Meta, Struct
 
-from engine_shim.chat_template import ChatForm, OneLineATurn, UnfitConversationError
-from engine_shim.sampling import Sampling
-from engine_shim.tokens import Tokenizer
+from engine_shim.model.chat_template import ChatForm, OneLineATurn, UnfitConversationError
+from engine_shim.model.sampling import Sampling
+from engine_shim.model.tokens import Tokenizer
 
 MAX_STOPS = 4
 MAX_STOP_CHARACTERS = 256
@@ -197,7 +197,7 @@ def read_completion(raw: bytes, model: ServedModel) -> Ask:
 def read_chat(raw: bytes, model: ServedModel) -> Ask:
     """A body of POST /v1/chat/completions as an Ask; ApiError for whatever is wrong with it.
 
-    The model's chat form makes a prompt of the conversation (chat_template.py).
+    The model's chat form makes a prompt of the conversation (model/chat_template.py).
     """
     body = _decode(_CHAT, raw)
     _check(body, model)

@@ -15,7 +15,6 @@ from typing import Any
 from engine_shim import __version__
 from engine_shim.address import check_address, check_url
 from engine_shim.admin import AdminRoute
-from engine_shim.chat_template import chat_form
 from engine_shim.clock import Clock, RealClock
 from engine_shim.devices.profiles import Device, device_named
 from engine_shim.engine import Engine
@@ -25,18 +24,20 @@ from engine_shim.heap import keep_large_blocks
 from engine_shim.live_faults import FaultyRunner, LiveFaults
 from engine_shim.live_gpu import LiveGpu, gpu_uuid
 from engine_shim.live_http import FaultyFront
-from engine_shim.llama_config import config_of, read_config, shape_of
+from engine_shim.model.chat_template import chat_form
+from engine_shim.model.config import config_of, read_config, shape_of
+from engine_shim.model.quantized.calls import KernelCalls
+from engine_shim.model.shapes import SHAPES
+from engine_shim.model.tokens import CharTokenizer, FolderTokenizer, Tokenizer
 from engine_shim.pacing import LeastStepRunner
 from engine_shim.policies import queue_rank
 from engine_shim.protection.protection import rejection_reasons
 from engine_shim.protection.response_cache import ResponseCache
 from engine_shim.protocol import ServedModel
-from engine_shim.quantized.calls import KernelCalls
 from engine_shim.runners.model import ModelRunner, PacedRunner
 from engine_shim.scheduler import Scheduler
 from engine_shim.server import EngineServer, Pages
 from engine_shim.settings.engine import EngineSettings
-from engine_shim.shapes import SHAPES
 from engine_shim.speculative import SpeculationCounts
 from engine_shim.step import Runner
 from engine_shim.step_extras import step_fields
@@ -46,7 +47,6 @@ from engine_shim.telemetry.compute_page import compute_families, vllm_families
 from engine_shim.telemetry.held_up_page import show_held_up
 from engine_shim.telemetry.loop_page import LoopLag
 from engine_shim.telemetry.protection_page import protection_families, response_cache_families
-from engine_shim.tokens import CharTokenizer, FolderTokenizer, Tokenizer
 from engine_shim.worker import EngineWorker
 
 TORCH_POOL_TOKENS = 16_384  # 16 MiB of KV for the tiny model
@@ -251,9 +251,9 @@ def _torch(
 ) -> _Computing:
     import torch
 
-    from engine_shim.llama import Storage
+    from engine_shim.model.llama import Storage
+    from engine_shim.model.weights import load_folder, seeded
     from engine_shim.runners.torch_runner import TorchRunner
-    from engine_shim.weights import load_folder, seeded
 
     types = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
     if settings.dtype not in types:

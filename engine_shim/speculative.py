@@ -5,7 +5,7 @@ and, for each token of the draft, the one after it. Position by position the mod
 draft said the same, the next choice stands on a true context and is kept too; the first that differs is kept as the
 correction, and what comes after it is thrown away. A step so yields 1 to 1 + drafted tokens of a request, and the
 output is, token for token, that without speculation. That holds for sampling as well, because a token's random number
-depends on seed and index only (sampling.py).
+depends on seed and index only (model/sampling.py).
 
 Drafts take what a step leaves over, tokens of its budget and free blocks, and never preempt anybody. The KV of rejected
 positions stays in the request's blocks and is overwritten; blocks that reach beyond its tokens go back at the step's

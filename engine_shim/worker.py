@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 from engine_shim.engine import Engine
 from engine_shim.generation import Generation, Progress
+from engine_shim.model.tokens import TextStream
 from engine_shim.request import Request
-from engine_shim.tokens import TextStream
 
 IDLE_TICK_S = 0.1
 log = logging.getLogger("engine_shim.worker")

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from engine_shim.kv_cache import head_blocks, head_slots
-from engine_shim.llama import AttentionGroup, Llama, TokenBatch
+from engine_shim.model.kv_cache import head_blocks, head_slots
+from engine_shim.model.llama import AttentionGroup, Llama, TokenBatch
 from engine_shim.request import Request
 from engine_shim.step import StepPlan
 

@@ -7,11 +7,11 @@ from itertools import islice
 import torch
 
 from engine_shim.clock import Clock
-from engine_shim.kv_cache import new_kv_cache
-from engine_shim.llama import Llama
+from engine_shim.model.kv_cache import new_kv_cache
+from engine_shim.model.llama import Llama
+from engine_shim.model.sampling import GREEDY, Sampling, choose
 from engine_shim.request import Request
 from engine_shim.runners.torch_batch import build_batch, completes_prefill
-from engine_shim.sampling import GREEDY, Sampling, choose
 from engine_shim.speculative import accepted_of
 from engine_shim.step import StepPlan
 
@@ -20,7 +20,7 @@ class TorchRunner:
     """Runs step plans on CPU or CUDA. Not thread-safe: the thread that steps the engine owns it.
 
     `blocks` × `block_tokens` token slots are allocated at once; the scheduler hands out block numbers below `blocks`.
-    `kv_type` says what keys and values are stored in (kv_cache.py); the type of the weights if empty.
+    `kv_type` says what keys and values are stored in (model/kv_cache.py); the type of the weights if empty.
     """
 
     def __init__(self, model: Llama, blocks: int, block_tokens: int, clock: Clock, kv_type: str = "") -> None:

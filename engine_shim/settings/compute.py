@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..quantized.stored import KERNELS, WEIGHT_TYPES
+from ..model.quantized.stored import KERNELS, WEIGHT_TYPES
 
 if TYPE_CHECKING:
     from .engine import EngineSettings

@@ -12,8 +12,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from ..devices.profiles import Device
-from ..quantized.stored import model_bytes
-from ..shapes import BYTES_PER_VALUE, KV_TYPES, Shape, shape_named
+from ..model.quantized.stored import model_bytes
+from ..model.shapes import BYTES_PER_VALUE, KV_TYPES, Shape, shape_named
 from .compute import check_compute
 from .policies import check_policies
 from .protection import check_protection

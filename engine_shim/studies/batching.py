@@ -44,11 +44,11 @@ def torch_tokens_per_s(batching: str, requests: int = 96, slots: int = 16, seed:
 
     from ..clock import RealClock
     from ..engine import Engine
-    from ..llama_config import config_of
+    from ..model.config import config_of
+    from ..model.weights import seeded
     from ..request import Request
     from ..runners.torch_runner import TorchRunner
     from ..settings.engine import EngineSettings
-    from ..weights import seeded
     from .silence import Silence
 
     torch.set_num_threads(1)

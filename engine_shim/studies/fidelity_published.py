@@ -18,10 +18,10 @@ import numpy as np
 from ..clock import VirtualClock
 from ..devices.profiles import DEVICES, Device
 from ..engine import Engine
+from ..model.shapes import SHAPES, Shape
 from ..request import Request
 from ..runners.model import ModelRunner
 from ..settings.engine import EngineSettings, room_tokens
-from ..shapes import SHAPES, Shape
 from ..simulate import play
 from .silence import Silence
 

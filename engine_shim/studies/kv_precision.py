@@ -18,15 +18,15 @@ from pathlib import Path
 import torch
 
 from ..clock import VirtualClock
-from ..kv_cache import KV_TYPES
-from ..llama import Llama
-from ..llama_config import config_of
+from ..model.config import config_of
+from ..model.kv_cache import KV_TYPES
+from ..model.llama import Llama
+from ..model.shapes import SHAPES
+from ..model.tokens import CharTokenizer, FolderTokenizer, Tokenizer
+from ..model.weights import load_folder, seeded
 from ..request import Request
 from ..runners.torch_runner import TorchRunner
-from ..shapes import SHAPES
 from ..step import StepPlan
-from ..tokens import CharTokenizer, FolderTokenizer, Tokenizer
-from ..weights import load_folder, seeded
 
 BLOCK_TOKENS = 16
 TEXT = (

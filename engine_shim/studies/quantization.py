@@ -25,15 +25,15 @@ from torch import Tensor
 
 from ..calibration.measure import CpuClock
 from ..heap import keep_large_blocks
-from ..llama import Llama, LlamaWeights, Storage
-from ..llama_config import LlamaConfig, config_of
-from ..quantized.stored import DENSE_KERNEL, KERNELS
+from ..model.config import LlamaConfig, config_of
+from ..model.llama import Llama, LlamaWeights, Storage
+from ..model.quantized.stored import DENSE_KERNEL, KERNELS
+from ..model.shapes import SHAPES
+from ..model.tokens import CharTokenizer, FolderTokenizer
+from ..model.weights import load_folder, seeded_weights
 from ..request import Request
 from ..runners.torch_runner import TorchRunner
-from ..shapes import SHAPES
 from ..step import StepPlan
-from ..tokens import CharTokenizer, FolderTokenizer
-from ..weights import load_folder, seeded_weights
 from .kv_precision import TEXT
 
 BLOCK_TOKENS = 16

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from ..quantized.calls import KernelCalls
+from ..model.quantized.calls import KernelCalls
 from ..settings.engine import EngineSettings
 from ..speculative import SpeculationCounts
 from .exposition import Family, by_label, pairs, single

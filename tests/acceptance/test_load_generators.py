@@ -25,7 +25,7 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
-from engine_shim.tokens import PLACEHOLDER, CharTokenizer
+from engine_shim.model.tokens import PLACEHOLDER, CharTokenizer
 from tests.shim.live_engine import LiveEngine, live_engine
 
 pytestmark = pytest.mark.nightly

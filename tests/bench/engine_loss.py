@@ -10,8 +10,8 @@ import time
 from itertools import count
 from pathlib import Path
 
+from engine_shim.model.sampling import GREEDY
 from engine_shim.request import Request
-from engine_shim.sampling import GREEDY
 from engine_shim.serving import ServeOptions, ServingEngine, build
 from engine_shim.step import STEP_FIELDS
 from tests.bench.measure import by_turns

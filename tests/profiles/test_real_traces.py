@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from engine_shim.quantized.calls import KernelCalls
-from engine_shim.quantized.layers import linear_for
+from engine_shim.model.quantized.calls import KernelCalls
+from engine_shim.model.quantized.layers import linear_for
 from gpuwatch.profiles import read_trace, readings, render, summarise
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from engine_shim.devices.profiles import DEVICES, device_named
+from engine_shim.model.shapes import SHAPES, Shape, shape_named
 from engine_shim.settings.engine import EngineSettings, room_tokens
-from engine_shim.shapes import SHAPES, Shape, shape_named
 
 BAD = {
     "runs cannot share a prefix": ({"kv_layout": "contiguous"}, "prefix_cache = false"),

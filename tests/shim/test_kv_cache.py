@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from engine_shim.clock import VirtualClock
 from engine_shim.engine import Engine
-from engine_shim.kv_cache import FP8_MAX, KV_TYPES, FloatStore, Int8Store, head_blocks, head_slots, new_kv_cache
-from engine_shim.llama_config import config_of
+from engine_shim.model.config import config_of
+from engine_shim.model.kv_cache import FP8_MAX, KV_TYPES, FloatStore, Int8Store, head_blocks, head_slots, new_kv_cache
+from engine_shim.model.shapes import SHAPES
+from engine_shim.model.weights import seeded
 from engine_shim.request import Request
 from engine_shim.runners.torch_runner import TorchRunner
 from engine_shim.settings.engine import EngineSettings
-from engine_shim.shapes import SHAPES
 from engine_shim.step import StepPlan
-from engine_shim.weights import seeded
 from tests.shim.playing import Transcript, request, run_all
 
 SHAPE = (6, 2, 4, 8)  # blocks, kv_heads, block_tokens, head_dim

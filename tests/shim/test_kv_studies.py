@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from engine_shim.llama_config import config_of
-from engine_shim.shapes import SHAPES
+from engine_shim.model.config import config_of
+from engine_shim.model.shapes import SHAPES
+from engine_shim.model.weights import seeded
 from engine_shim.studies import kv_layouts, kv_precision
-from engine_shim.weights import seeded
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import pytest
 from engine_shim.clock import VirtualClock
 from engine_shim.devices.profiles import device_named
 from engine_shim.engine import Engine
+from engine_shim.model.tokens import CharTokenizer
 from engine_shim.policies import queue_rank
 from engine_shim.protocol import ApiError, Ask, ServedModel, read_completion
 from engine_shim.request import Request
@@ -16,7 +17,6 @@ from engine_shim.settings.engine import EngineSettings
 from engine_shim.studies import policies
 from engine_shim.studies.played import play_load
 from engine_shim.telemetry import EngineInfo, EngineTelemetry, build_telemetry
-from engine_shim.tokens import CharTokenizer
 from tests.shim.playing import request
 
 # -- what is shown -------------------------------------------------------------------------------------------------------

@@ -149,9 +149,9 @@ def test_without_the_setting_nothing_is_kept():
 
 def test_the_cache_is_bounded_and_salted():
     """The answer used longest ago goes first; an answer of any length is not kept; keys differ from process to process."""
+    from engine_shim.model.sampling import Sampling
     from engine_shim.protection.response_cache import LONGEST_ANSWER, ResponseCache
     from engine_shim.protocol import Ask
-    from engine_shim.sampling import Sampling
 
     def ask(prompt: list[int]) -> Ask:
         return Ask(False, prompt, 4, Sampling(0.0, 1.0, 1), (), False, False, False, "")

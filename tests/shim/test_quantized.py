@@ -12,21 +12,21 @@ from hypothesis import strategies as st
 
 from engine_shim.clock import VirtualClock
 from engine_shim.devices.profiles import device_named
-from engine_shim.llama import Storage
-from engine_shim.llama_config import config_of
-from engine_shim.quantized import int4, int8
-from engine_shim.quantized.calls import KernelCalls
-from engine_shim.quantized.layers import linear_for
-from engine_shim.quantized.stored import KERNELS, QUANTIZED_BYTES
+from engine_shim.model.config import config_of
+from engine_shim.model.llama import Storage
+from engine_shim.model.quantized import int4, int8
+from engine_shim.model.quantized.calls import KernelCalls
+from engine_shim.model.quantized.layers import linear_for
+from engine_shim.model.quantized.stored import KERNELS, QUANTIZED_BYTES
+from engine_shim.model.shapes import SHAPES
+from engine_shim.model.weights import seeded
 from engine_shim.request import Request
 from engine_shim.runners.model import ModelRunner
 from engine_shim.runners.torch_runner import TorchRunner
 from engine_shim.serving import ServeOptions, build
 from engine_shim.settings.engine import EngineSettings, room_tokens
-from engine_shim.shapes import SHAPES
 from engine_shim.step import StepPlan
 from engine_shim.telemetry.compute_page import kernel_families
-from engine_shim.weights import seeded
 from tests.shim.playing import make_engine, played, request, run_all, steady
 
 TINY = SHAPES["tiny"]

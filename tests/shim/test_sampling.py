@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine_shim.sampling import GREEDY, Sampling, choose, uniform
+from engine_shim.model.sampling import GREEDY, Sampling, choose, uniform
 
 
 def logits_of(rows: int, seed: int, vocab: int = 50) -> torch.Tensor:

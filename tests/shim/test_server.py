@@ -9,8 +9,8 @@ import httpx
 import openai
 import pytest
 
+from engine_shim.model.tokens import CharTokenizer
 from engine_shim.serving import ServeOptions
-from engine_shim.tokens import CharTokenizer
 from tests.shim.live_engine import live_engine
 
 GREEDY = {"prompt": "The queue is growing", "max_tokens": 24, "temperature": 0}

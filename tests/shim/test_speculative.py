@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 
 from engine_shim.clock import VirtualClock
 from engine_shim.engine import Engine
-from engine_shim.llama_config import LlamaConfig
+from engine_shim.model.config import LlamaConfig
+from engine_shim.model.sampling import Sampling
+from engine_shim.model.shapes import SHAPES
+from engine_shim.model.weights import seeded
 from engine_shim.ngram import SIZES, NgramIndex
 from engine_shim.request import Request, Stage
 from engine_shim.runners.torch_runner import TorchRunner
-from engine_shim.sampling import Sampling
 from engine_shim.settings.engine import EngineSettings
-from engine_shim.shapes import SHAPES
 from engine_shim.speculative import accepted_of, modelled_acceptance
 from engine_shim.telemetry.compute_page import speculation_families
-from engine_shim.weights import seeded
 from tests.shim.playing import Transcript, make_engine, played, request, run_all, steady
 
 VOCAB = SHAPES["tiny"].vocab

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_shim.tokens import PLACEHOLDER, CharTokenizer, FolderTokenizer, TextStream
+from engine_shim.model.tokens import PLACEHOLDER, CharTokenizer, FolderTokenizer, TextStream
 
 CHARS = CharTokenizer(512)
 

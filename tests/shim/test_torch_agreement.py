@@ -10,10 +10,10 @@ from transformers import LlamaConfig as OracleConfig
 from transformers import LlamaForCausalLM
 
 from engine_shim.clock import VirtualClock
+from engine_shim.model.weights import load_folder
 from engine_shim.request import Request
 from engine_shim.runners.torch_runner import TorchRunner
 from engine_shim.step import StepPlan
-from engine_shim.weights import load_folder
 
 BLOCK_TOKENS = 8
 VOCAB = 97

@@ -11,10 +11,10 @@ import torch
 import transformers
 
 from engine_shim.clock import VirtualClock
+from engine_shim.model.weights import load_folder
 from engine_shim.request import Request
 from engine_shim.runners.torch_runner import TorchRunner
 from engine_shim.step import StepPlan
-from engine_shim.weights import load_folder
 
 VOCAB = 89
 YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 64}

@@ -8,10 +8,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from engine_shim.llama_config import config_of, read_config
-from engine_shim.safetensors_folder import INDEX
-from engine_shim.shapes import SHAPES
-from engine_shim.weights import load_folder, seeded_weights
+from engine_shim.model.config import config_of, read_config
+from engine_shim.model.safetensors_folder import INDEX
+from engine_shim.model.shapes import SHAPES
+from engine_shim.model.weights import load_folder, seeded_weights
 
 GOOD = {
     "model_type": "llama",

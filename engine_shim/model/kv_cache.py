@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine_shim.llama_config import LlamaConfig
+from engine_shim.model.config import LlamaConfig
 
 KV_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.float8_e4m3fn}
 FP8_MAX = 448.0

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from engine_shim.quantized.calls import KernelCalls
-from engine_shim.quantized.stored import (
+from engine_shim.model.quantized.calls import KernelCalls
+from engine_shim.model.quantized.stored import (
     AS_DTYPE,
     DENSE_KERNEL,
     FALLBACK_KERNEL,

@@ -14,8 +14,8 @@ import torch.nn.functional as F  # noqa: N812 - PyTorch's own name for it
 from torch import Tensor
 from torch.profiler import record_function
 
-from engine_shim.quantized.calls import KernelCalls
-from engine_shim.quantized.stored import FALLBACK_KERNEL
+from engine_shim.model.quantized.calls import KernelCalls
+from engine_shim.model.quantized.stored import FALLBACK_KERNEL
 
 
 class DequantizedLinear:

@@ -6,7 +6,7 @@ Quantized are the matrices of the layers; the embedding, the norms and the proje
 
 from __future__ import annotations
 
-from engine_shim.shapes import BYTES_PER_VALUE, Shape
+from engine_shim.model.shapes import BYTES_PER_VALUE, Shape
 
 INT4_GROUP = 32  # weights that share a scale and a zero point of two bytes each
 QUANTIZED_BYTES = {"int8": 1.0, "int8_dynamic": 1.0, "int4": 0.5 + 4 / INT4_GROUP}

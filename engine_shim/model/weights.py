@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from engine_shim.llama import LayerWeights, Llama, LlamaWeights, Storage
-from engine_shim.llama_config import LlamaConfig, read_config
-from engine_shim.safetensors_folder import SafetensorsFolder
+from engine_shim.model.config import LlamaConfig, read_config
+from engine_shim.model.llama import LayerWeights, Llama, LlamaWeights, Storage
+from engine_shim.model.safetensors_folder import SafetensorsFolder
 
 
 def seeded(

@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engine_shim.quantized.calls import KernelCalls
-from engine_shim.quantized.stored import KERNELS
+from engine_shim.model.quantized.calls import KernelCalls
+from engine_shim.model.quantized.stored import KERNELS
 
 KERNEL = KERNELS["int8_dynamic"]
 _LARGEST = 127.0

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch's own name for it
 from torch import Tensor
 
-from engine_shim.llama_config import LlamaConfig, RopeScaling
+from engine_shim.model.config import LlamaConfig, RopeScaling
 
 
 def inverse_frequencies(config: LlamaConfig) -> tuple[Tensor, float]:

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch's own name for it
 from torch import Tensor
 
-from engine_shim.quantized.calls import KernelCalls
-from engine_shim.quantized.stored import DENSE_KERNEL
+from engine_shim.model.quantized.calls import KernelCalls
+from engine_shim.model.quantized.stored import DENSE_KERNEL
 
 PACKED = "onednn_packed"
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine_shim.shapes import Shape
+from engine_shim.model.shapes import Shape
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 

@@ -17,12 +17,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch's own name for it
 from torch import Tensor
 
-from engine_shim.kv_cache import KvCache, LayerCache
-from engine_shim.llama_config import LlamaConfig
-from engine_shim.quantized.calls import KernelCalls
-from engine_shim.quantized.layers import Linear, linear_for
-from engine_shim.quantized.stored import AS_DTYPE
-from engine_shim.rope import RotaryTable, rotate
+from engine_shim.model.config import LlamaConfig
+from engine_shim.model.kv_cache import KvCache, LayerCache
+from engine_shim.model.quantized.calls import KernelCalls
+from engine_shim.model.quantized.layers import Linear, linear_for
+from engine_shim.model.quantized.stored import AS_DTYPE
+from engine_shim.model.rope import RotaryTable, rotate
 
 
 @dataclass(slots=True)

@@ -13,13 +13,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from engine_shim.quantized import int4, int8
-from engine_shim.quantized.calls import KernelCalls
-from engine_shim.quantized.dense import DenseLinear, PackedLinear
-from engine_shim.quantized.fallback import DequantizedLinear
-from engine_shim.quantized.int4 import Int4Linear
-from engine_shim.quantized.int8 import Int8Linear
-from engine_shim.quantized.int8_dynamic import Int8DynamicLinear
+from engine_shim.model.quantized import int4, int8
+from engine_shim.model.quantized.calls import KernelCalls
+from engine_shim.model.quantized.dense import DenseLinear, PackedLinear
+from engine_shim.model.quantized.fallback import DequantizedLinear
+from engine_shim.model.quantized.int4 import Int4Linear
+from engine_shim.model.quantized.int8 import Int8Linear
+from engine_shim.model.quantized.int8_dynamic import Int8DynamicLinear
 
 DENSE_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _PROBE_ERROR = 0.1  # of the product's norm: kernels that round activations to 8 bits stay below 0.05

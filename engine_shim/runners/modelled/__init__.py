@@ -1,0 +1,1 @@
+"""A runner that computes nothing and takes as long as a device of a given profile would."""
