@@ -14,7 +14,7 @@ from typing import Any
 
 from .clock import Clock, VirtualClock
 from .counters import Counters
-from .kv_pool import KvPool, new_pool
+from .kv.pool import KvPool, new_pool
 from .protection.protection import protection_for
 from .protection.refusal import DEADLINE, OTHER, QUEUE_FULL, TOO_LONG, Refusal
 from .request import Request, Stage

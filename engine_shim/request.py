@@ -67,7 +67,7 @@ class Request:
     output: list[int] = field(default_factory=list)
     blocks: list[int] = field(default_factory=list)
     reserved_blocks: int = 0  # what admission promised in all; blocks up to that number are its own, held or not
-    block_keys: list[bytes] = field(default_factory=list)  # of the full blocks hashed so far (prefix.py)
+    block_keys: list[bytes] = field(default_factory=list)  # of the full blocks hashed so far (kv/prefix.py)
     published_blocks: int = 0  # of its blocks, from the front, that are offered for reuse
     preemptions: int = 0
     recomputed_tokens: int = 0

@@ -6,10 +6,10 @@ than that, whose KV the next step writes. Invariant: reserved blocks are never m
 
 from __future__ import annotations
 
-from .admission import Admission
 from .counters import Counters
-from .kv_pool import KvPool
-from .prefix import block_keys
+from .kv.admission import Admission
+from .kv.pool import KvPool
+from .kv.prefix import block_keys
 from .request import Request, Stage
 from .settings.engine import EngineSettings
 from .speculative import speculation_for

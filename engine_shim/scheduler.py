@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from .counters import Counters
-from .kv_pool import KvPool
+from .kv.pool import KvPool
 from .policies import batching_for, long_prefills_for, order_for, prefill_budget_for
 from .policies.displacement import victims_for
 from .request import Request, Stage

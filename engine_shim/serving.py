@@ -19,8 +19,8 @@ from engine_shim.clock import Clock, RealClock
 from engine_shim.devices.profiles import Device, device_named
 from engine_shim.engine import Engine
 from engine_shim.faults.scheduler import HeldUpScheduler
-from engine_shim.fragmentation import cuda_allocator
 from engine_shim.heap import keep_large_blocks
+from engine_shim.kv.fragmentation import cuda_allocator
 from engine_shim.live_faults import FaultyRunner, LiveFaults
 from engine_shim.live_gpu import LiveGpu, gpu_uuid
 from engine_shim.live_http import FaultyFront

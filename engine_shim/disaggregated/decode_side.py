@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 
 from ..counters import Counters
-from ..kv_pool import KvPool
+from ..kv.pool import KvPool
 from ..request import Request, Stage
 from ..scheduler import Scheduler
 from ..settings.engine import EngineSettings

@@ -11,7 +11,7 @@ from ..counters import Counters
 from ..devices.profiles import Device
 from ..engine import Engine
 from ..faults import FOREVER
-from ..kv_pool import KvPool
+from ..kv.pool import KvPool
 from ..request import Request, Stage
 from ..runners.model import NO_WORK, ModelRunner
 from ..scheduler import Scheduler

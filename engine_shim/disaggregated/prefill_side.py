@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..blocks import OutOfBlocksError
 from ..counters import Counters
-from ..kv_pool import KvPool
+from ..kv.blocks import OutOfBlocksError
+from ..kv.pool import KvPool
 from ..request import Request
 from ..scheduler import Scheduler
 from ..settings.engine import EngineSettings

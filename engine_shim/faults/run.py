@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..counters import Counters
 from ..interval import FOREVER
-from ..kv_pool import KvPool
+from ..kv.pool import KvPool
 from ..request import Request
 from ..scheduler import Scheduler
 from ..settings.engine import EngineSettings

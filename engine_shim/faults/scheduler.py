@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from ..counters import Counters
 from ..interval import FOREVER
-from ..kv_pool import KvPool
+from ..kv.pool import KvPool
 from ..request import Request, Stage
 from ..scheduler import Scheduler
 from ..settings.engine import EngineSettings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..admission import Admission
+from ..kv.admission import Admission
 from ..request import Request
 
 

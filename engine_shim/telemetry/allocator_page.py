@@ -1,4 +1,4 @@
-"""The CUDA allocator's figures on the engine's page, as fragmentation.py defines them.
+"""The CUDA allocator's figures on the engine's page, as kv/fragmentation.py defines them.
 
 A snapshot of the allocator takes milliseconds, so the figures are renewed at most every `EVERY_S` seconds. Where torch
 has no CUDA device there are no series: absent, not zero.

@@ -14,7 +14,7 @@ from math import isnan
 
 import numpy as np
 
-from ..fragmentation import external_ratio
+from ..kv.fragmentation import external_ratio
 from ..protection.refusal import OTHER
 from ..request import Request, Stage
 from .exposition import Family, Histogram, Page, by_label, histogram, info, pairs, single

@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine_shim.blocks import BlockPool, OutOfBlocksError
-from engine_shim.prefix import block_keys
+from engine_shim.kv.blocks import BlockPool, OutOfBlocksError
+from engine_shim.kv.prefix import block_keys
 from tests.shim.playing import request
 
 # Prefix chains over two letters: short enough that requests often share them.

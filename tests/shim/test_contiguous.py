@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine_shim.blocks import OutOfBlocksError
-from engine_shim.contiguous import ContiguousPool
+from engine_shim.kv.blocks import OutOfBlocksError
+from engine_shim.kv.contiguous import ContiguousPool
 from engine_shim.settings.engine import EngineSettings
 from engine_shim.step import StopReason
 from engine_shim.step_extras import step_fields

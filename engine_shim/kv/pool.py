@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Protocol
 
+from ..request import Request
+from ..settings.engine import EngineSettings
 from .blocks import BlockPool
 from .contiguous import ContiguousPool
-from .request import Request
-from .settings.engine import EngineSettings
 
 
 class KvPool(Protocol):

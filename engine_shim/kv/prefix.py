@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Hashable
 from hashlib import blake2b
 
-from .request import Request
+from ..request import Request
 
 _DIGEST_BYTES = 16
 

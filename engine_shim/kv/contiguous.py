@@ -16,8 +16,8 @@ from bisect import bisect_left
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
+from ..request import Request
 from .blocks import OutOfBlocksError
-from .request import Request
 
 
 @dataclass(slots=True)

@@ -7,11 +7,11 @@ held stays reserved. `watermark_ratio` of the pool is kept free, unless nothing 
 
 from __future__ import annotations
 
-from .kv_pool import KvPool
+from ..request import Request
+from ..settings.engine import EngineSettings
+from ..step import StopReason
+from .pool import KvPool
 from .prefix import block_keys
-from .request import Request
-from .settings.engine import EngineSettings
-from .step import StopReason
 
 
 class Admission:

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+from ..request import Request
 from .eviction import POLICIES, IdleBlocks
-from .request import Request
 
 
 class OutOfBlocksError(RuntimeError):

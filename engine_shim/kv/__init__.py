@@ -1,0 +1,1 @@
+"""Book-keeping of the KV pool: which blocks are free, held, shared or promised."""
