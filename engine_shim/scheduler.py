@@ -24,11 +24,11 @@ from .counters import Counters
 from .kv.pool import KvPool
 from .policies import batching_for, long_prefills_for, order_for, prefill_budget_for
 from .policies.displacement import victims_for
+from .policies.waiting import WaitingQueue
 from .request import Request, Stage
 from .running import RunningRequests
 from .settings.engine import EngineSettings
 from .step import StepPlan, StopReason
-from .waiting import WaitingQueue
 
 
 class Scheduler(RunningRequests):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from ..request import Request, Stage
 from ..settings.engine import EngineSettings
-from ..waiting import WINDOW, WaitingQueue
+from .waiting import WINDOW, WaitingQueue
 
 
 class Fifo:

@@ -9,8 +9,8 @@ before it finish.
 from __future__ import annotations
 
 from ..request import Stage
-from ..waiting import WINDOW, WaitingQueue
 from .fifo import Fifo
+from .waiting import WINDOW, WaitingQueue
 
 
 class FifoWaitLimit(Fifo):

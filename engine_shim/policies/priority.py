@@ -14,8 +14,8 @@ import math
 from collections.abc import Sequence
 
 from ..request import Request
-from ..waiting import WaitingQueue
 from .fifo import Fifo
+from .waiting import WaitingQueue
 
 
 class Priority(Fifo):

@@ -11,8 +11,8 @@ from collections import deque
 
 from ..request import Request, Stage
 from ..settings.engine import EngineSettings
-from ..waiting import WaitingQueue
 from .fifo import Fifo
+from .waiting import WaitingQueue
 
 
 class ShortestPrompt(Fifo):

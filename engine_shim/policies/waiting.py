@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterator
 from itertools import islice
 
-from .request import Request
+from ..request import Request
 
 WINDOW = 256  # entries that are looked at, by `fits` and by requests that pass a blocked head
 
