@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from .clock import VirtualClock
-from .engine import Engine
+from .engine.engine import Engine
 from .fused_course import Course, course_of
 from .fused_queue import QueueColumns, can_admit, first_finish_admits
 from .fused_short import Steps, short_stretch

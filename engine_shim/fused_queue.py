@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .engine import Engine
+from .engine.engine import Engine
 from .fused_course import Course
 from .step import STEP_FIELDS, StopReason
 

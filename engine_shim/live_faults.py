@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine_shim.clock import Clock
-from engine_shim.engine import Engine
+from engine_shim.engine.engine import Engine
 from engine_shim.faults import KINDS, Fault, Faults, fault_from_table
 from engine_shim.faults.scheduler import HeldUpScheduler
 from engine_shim.settings.engine import EngineSettings

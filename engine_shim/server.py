@@ -23,7 +23,7 @@ from starlette.types import ASGIApp
 from engine_shim import __version__
 from engine_shim.answers import Answer
 from engine_shim.clock import Clock
-from engine_shim.engine import RequestRejected
+from engine_shim.engine.engine import RequestRejected
 from engine_shim.model.tokens import TextStream
 from engine_shim.protection.answers import api_error, late_refusal
 from engine_shim.protection.degraded import CachedReply, RememberedReply

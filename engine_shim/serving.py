@@ -17,7 +17,10 @@ from engine_shim.address import check_address, check_url
 from engine_shim.admin import AdminRoute
 from engine_shim.clock import Clock, RealClock
 from engine_shim.devices.profiles import Device, device_named
-from engine_shim.engine import Engine
+from engine_shim.engine.engine import Engine
+from engine_shim.engine.scheduler import Scheduler
+from engine_shim.engine.speculative import SpeculationCounts
+from engine_shim.engine.step_extras import step_fields
 from engine_shim.faults.scheduler import HeldUpScheduler
 from engine_shim.heap import keep_large_blocks
 from engine_shim.kv.fragmentation import cuda_allocator
@@ -35,12 +38,9 @@ from engine_shim.protection.protection import rejection_reasons
 from engine_shim.protection.response_cache import ResponseCache
 from engine_shim.protocol import ServedModel
 from engine_shim.runners.model import ModelRunner, PacedRunner
-from engine_shim.scheduler import Scheduler
 from engine_shim.server import EngineServer, Pages
 from engine_shim.settings.engine import EngineSettings
-from engine_shim.speculative import SpeculationCounts
 from engine_shim.step import Runner
-from engine_shim.step_extras import step_fields
 from engine_shim.telemetry import EngineInfo, EngineTelemetry, build_telemetry
 from engine_shim.telemetry.allocator_page import AllocatorPage
 from engine_shim.telemetry.compute_page import compute_families, vllm_families

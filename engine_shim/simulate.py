@@ -19,13 +19,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from .clock import VirtualClock
-from .engine import Engine, OpenStep, RequestRejected
+from .engine.engine import Engine, OpenStep, RequestRejected
+from .engine.step_extras import step_fields
 from .faults import FOREVER, Fault, Faults
 from .fused import Fuser, Stretch
 from .fused_short import Steps
 from .request import Request, Stage
 from .runners.model import NO_WORK, ModelRunner
-from .step_extras import step_fields
 
 # How long a step lasts that could schedule nobody although requests wait: the engine looks again and again.
 EMPTY_STEP_S = 0.05

@@ -13,7 +13,9 @@ from .capacity import rate_per_s, shortest_tokens
 from .clock import VirtualClock
 from .device_window import DeviceWindow
 from .devices.profiles import Device, device_named
-from .engine import Engine
+from .engine.engine import Engine
+from .engine.speculative import SpeculationCounts
+from .engine.step_extras import step_fields
 from .faults import HUNG_COLLECTIVE, SLOW_TRANSFER, Faults
 from .policies import queue_rank
 from .protection.protection import rejection_reasons
@@ -21,8 +23,6 @@ from .runners.model import ModelRunner
 from .scenario import Scenario
 from .settings.engine import EngineSettings
 from .simulate import play
-from .speculative import SpeculationCounts
-from .step_extras import step_fields
 from .telemetry import EngineInfo, build_telemetry
 from .telemetry.compute_page import compute_families, vllm_families
 from .telemetry.gpu_page import Gpu, GpuPage

@@ -52,7 +52,7 @@ class StepPlan:
     context_tokens: int = 0  # KV tokens that the decodes of this step read, their new ones included
     padding: Padding | None = None  # of a static batch
     # Speculation: tokens guessed for requests of `decode`, and, from the runner, those that follow the request's next
-    # one because the draft was right so far (speculative.py).
+    # one because the draft was right so far (engine/speculative.py).
     drafts: dict[Request, list[int]] = field(default_factory=dict)
     accepted: dict[Request, list[int]] = field(default_factory=dict)
 

@@ -12,7 +12,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from engine_shim.engine import Engine
+from engine_shim.engine.engine import Engine
 from engine_shim.generation import Generation, Progress
 from engine_shim.model.tokens import TextStream
 from engine_shim.request import Request

@@ -28,7 +28,7 @@ from .telemetry.milestones import stage_spans
 from .telemetry.otlp_wire import OtlpEncoder
 
 if TYPE_CHECKING:
-    from .engine import Engine
+    from .engine.engine import Engine
 
 MODES = ("full", "wire", "vllm-defaults")
 TABLE_ROWS = 64

@@ -9,10 +9,10 @@ import math
 from collections import deque
 from collections.abc import Callable
 
-from ..counters import Counters
+from ..engine.counters import Counters
+from ..engine.scheduler import Scheduler
 from ..kv.pool import KvPool
 from ..request import Request, Stage
-from ..scheduler import Scheduler
 from ..settings.engine import EngineSettings
 from ..step import StepPlan
 

@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from itertools import count
 
 from ..clock import VirtualClock
-from ..engine import Engine, RequestRejected
+from ..engine.engine import Engine, RequestRejected
 from ..request import Request
 from ..simulate import Arrivals
 from .instance import Instance

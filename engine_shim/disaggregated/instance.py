@@ -7,18 +7,18 @@ from collections.abc import Callable
 import numpy as np
 
 from ..clock import VirtualClock
-from ..counters import Counters
 from ..devices.profiles import Device
-from ..engine import Engine
+from ..engine.counters import Counters
+from ..engine.engine import Engine
+from ..engine.scheduler import Scheduler
+from ..engine.step_extras import step_fields
 from ..faults import FOREVER
 from ..kv.pool import KvPool
 from ..request import Request, Stage
 from ..runners.model import NO_WORK, ModelRunner
-from ..scheduler import Scheduler
 from ..settings.engine import EngineSettings
 from ..simulate import EMPTY_STEP_S, Observer, StepLog
 from ..step import Telemetry
-from ..step_extras import step_fields
 from .decode_side import DecodeScheduler
 from .link import TransferLink
 from .prefill_side import PrefillScheduler

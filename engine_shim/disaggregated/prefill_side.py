@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..counters import Counters
+from ..engine.counters import Counters
+from ..engine.scheduler import Scheduler
 from ..kv.blocks import OutOfBlocksError
 from ..kv.pool import KvPool
 from ..request import Request
-from ..scheduler import Scheduler
 from ..settings.engine import EngineSettings
 
 

@@ -10,7 +10,7 @@ from ..interval import Window
 from ..step import StepPlan
 
 if TYPE_CHECKING:
-    from ..engine import Engine
+    from ..engine.engine import Engine
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..request import Request
 
 if TYPE_CHECKING:
-    from ..engine import Engine
+    from ..engine.engine import Engine
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..counters import Counters
+from ..engine.counters import Counters
+from ..engine.scheduler import Scheduler
 from ..interval import FOREVER
 from ..kv.pool import KvPool
 from ..request import Request
-from ..scheduler import Scheduler
 from ..settings.engine import EngineSettings
 from ..step import StepPlan
 from ..tenants import Neighbor
@@ -29,7 +29,7 @@ from .oversized import OversizedRequest
 from .slowdown import Slowdown, Slowdowns
 
 if TYPE_CHECKING:
-    from ..engine import Engine
+    from ..engine.engine import Engine
 
 NewScheduler = Callable[[EngineSettings, KvPool, Counters], Scheduler]
 GROWTH_EVERY_S = 1.0  # how often the process' memory is looked at

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..counters import Counters
+from ..engine.counters import Counters
+from ..engine.scheduler import Scheduler
 from ..interval import FOREVER
 from ..kv.pool import KvPool
 from ..request import Request, Stage
-from ..scheduler import Scheduler
 from ..settings.engine import EngineSettings
 from ..step import StepPlan
 from .clients import StalledClient

@@ -15,7 +15,7 @@ from .front_end import BlockedEventLoop
 from .run import Faults
 
 if TYPE_CHECKING:
-    from ..engine import Engine
+    from ..engine.engine import Engine
 
 HOST = "shim-host"
 # Ranks that wait for one that never comes spin in the all-reduce, which with what is fused to it holds nearly all SMs.

@@ -30,10 +30,10 @@ import numpy as np
 
 from ..devices.profiles import Device
 from ..devices.state import NORMAL, DeviceState
+from ..engine.speculative import modelled_acceptance
 from ..model.quantized.stored import AS_DTYPE
 from ..model.shapes import BYTES_PER_VALUE
 from ..settings.engine import EngineSettings
-from ..speculative import modelled_acceptance
 from ..step import NO_PADDING, StepPlan
 from .modelled.quantized import ModelledWeights, modelled_calls, modelled_weights
 

@@ -2,7 +2,7 @@
 
 Decodes are bucketed by context length, so that one very long sequence does not pad all others to its length; prefill
 chunks are cut into pieces of at most `PIECE_TOKENS` queries, which bounds the attention mask.
-A request with a draft (speculative.py) has a row for its latest token and one for each token of the draft; requests
+A request with a draft (engine/speculative.py) has a row for its latest token and one for each token of the draft; requests
 with drafts of one length form groups. Row order is: decodes by draft length and bucket, then prefills in plan order.
 `sampled_rows` restores the order of the plan: the rows of each decode together, then one for each completed prefill.
 """

@@ -43,7 +43,7 @@ def torch_tokens_per_s(batching: str, requests: int = 96, slots: int = 16, seed:
     import torch
 
     from ..clock import RealClock
-    from ..engine import Engine
+    from ..engine.engine import Engine
     from ..model.config import config_of
     from ..model.weights import seeded
     from ..request import Request

@@ -22,7 +22,7 @@ from ..disaggregated.fleet import Fleet
 from ..disaggregated.instance import Instance
 from ..disaggregated.link import TransferLink
 from ..disaggregated.simulation import settings_for
-from ..engine import Engine
+from ..engine.engine import Engine
 from ..request import Request, Stage
 from ..settings.engine import EngineSettings
 from .played import play_load, streams_of

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..clock import VirtualClock
 from ..devices.profiles import DEVICES, Device
-from ..engine import Engine
+from ..engine.engine import Engine
 from ..model.shapes import SHAPES, Shape
 from ..request import Request
 from ..runners.model import ModelRunner

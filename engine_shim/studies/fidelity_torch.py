@@ -18,7 +18,7 @@ from ..calibrate import BLOCK_TOKENS, calibrate_torch, torch_runner
 from ..calibration.fit import errors_of
 from ..calibration.measure import CpuClock
 from ..calibration.probes import demand_of
-from ..engine import Engine
+from ..engine.engine import Engine
 from ..request import Request
 from ..runners.model import ModelRunner
 from ..settings.engine import EngineSettings

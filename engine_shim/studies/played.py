@@ -15,7 +15,7 @@ import numpy as np
 from ..arrivals import Demand
 from ..clock import VirtualClock
 from ..devices.profiles import device_named
-from ..engine import Engine
+from ..engine.engine import Engine
 from ..request import Request, Stage
 from ..runners.model import ModelRunner
 from ..scenario_tables import LoadTable

@@ -17,7 +17,7 @@ import numpy as np
 from ..arrivals import Demand
 from ..clock import VirtualClock
 from ..devices.profiles import device_named
-from ..engine import Engine
+from ..engine.engine import Engine
 from ..request import Request
 from ..runners.model import ModelRunner
 from ..settings.engine import EngineSettings

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from ..engine.speculative import SpeculationCounts
 from ..model.quantized.calls import KernelCalls
 from ..settings.engine import EngineSettings
-from ..speculative import SpeculationCounts
 from .exposition import Family, by_label, pairs, single
 
 

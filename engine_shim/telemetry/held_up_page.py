@@ -9,7 +9,7 @@ from ..request import Request
 from .exposition import Family, single
 
 if TYPE_CHECKING:
-    from ..engine import Engine
+    from ..engine.engine import Engine
     from . import EngineTelemetry
 
 Held = Callable[[], Sequence[Request]]

@@ -28,7 +28,7 @@ import click
 import torch
 
 from engine_shim.clock import RealClock
-from engine_shim.engine import Engine
+from engine_shim.engine.engine import Engine
 from engine_shim.heap import keep_large_blocks
 from engine_shim.model.llama import Llama
 from engine_shim.model.shapes import SHAPES

@@ -7,7 +7,7 @@ import numpy as np
 
 from engine_shim.clock import VirtualClock
 from engine_shim.devices.profiles import device_named
-from engine_shim.engine import Engine
+from engine_shim.engine.engine import Engine
 from engine_shim.request import Request, Stage
 from engine_shim.runners.model import READINGS, ModelRunner
 from engine_shim.settings.engine import EngineSettings

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from engine_shim.engine.step_extras import step_fields
 from engine_shim.kv.blocks import OutOfBlocksError
 from engine_shim.kv.contiguous import ContiguousPool
 from engine_shim.settings.engine import EngineSettings
 from engine_shim.step import StopReason
-from engine_shim.step_extras import step_fields
 from engine_shim.telemetry import EngineTelemetry, LiveRequests
 from engine_shim.telemetry.ring import RingWriter
 from tests.shim.playing import Transcript, make_engine, played, request, run_all, steady

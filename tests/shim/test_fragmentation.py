@@ -5,9 +5,9 @@ import math
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from engine_shim.engine.step_extras import step_fields
 from engine_shim.kv.fragmentation import allocator_figures, cuda_allocator, external_ratio, internal_ratio
 from engine_shim.kv.fragmentation import reserved_unused_ratio as reserved_unused
-from engine_shim.step_extras import step_fields
 from engine_shim.telemetry import EngineTelemetry, LiveRequests
 from engine_shim.telemetry.allocator_page import AllocatorPage
 from engine_shim.telemetry.exposition import Page

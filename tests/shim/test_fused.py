@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine_shim.engine import Engine
+from engine_shim.engine.engine import Engine
 from engine_shim.faults import Outage, Slowdown
 from engine_shim.request import Request
 from engine_shim.step import STEP_FIELDS

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_shim.clock import VirtualClock
-from engine_shim.engine import Engine
+from engine_shim.engine.engine import Engine
 from engine_shim.model.config import config_of
 from engine_shim.model.kv_cache import FP8_MAX, KV_TYPES, FloatStore, Int8Store, head_blocks, head_slots, new_kv_cache
 from engine_shim.model.shapes import SHAPES

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine_shim.engine import Engine
+from engine_shim.engine.engine import Engine
 from engine_shim.policies.prefill_budget import StepSeconds
 from engine_shim.request import Stage
 from engine_shim.settings.engine import EngineSettings

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from engine_shim.engine.step_extras import step_fields
 from engine_shim.request import Request
-from engine_shim.step_extras import step_fields
 from tests.shim.playing import Transcript, make_engine, played, request
 
 

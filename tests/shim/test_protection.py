@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine_shim.engine import Engine, RequestRejected
+from engine_shim.engine.engine import Engine, RequestRejected
+from engine_shim.engine.step_extras import step_fields
 from engine_shim.protection.protection import Protection, Unprotected, rejection_reasons
 from engine_shim.protection.rate_limit import RateLimit
 from engine_shim.protection.refusal import LONGEST_RETRY_S
 from engine_shim.protection.service_rate import KNOWN_FROM, ServiceRate
 from engine_shim.request import Request, Stage
 from engine_shim.settings.engine import EngineSettings
-from engine_shim.step_extras import step_fields
 from tests.shim.playing import Transcript, make_engine, played, request, run_all
 
 ALL = {

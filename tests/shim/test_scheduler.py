@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine_shim.engine import Engine, RequestRejected
+from engine_shim.engine.engine import Engine, RequestRejected
 from engine_shim.request import Stage
 from engine_shim.step import STEP_FIELDS, StopReason
 from tests.shim.playing import Transcript, make_engine, request, run_all

@@ -10,9 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from engine_shim.engine.scheduler import Scheduler
+from engine_shim.engine.step_extras import step_fields
 from engine_shim.request import Request, Stage
-from engine_shim.scheduler import Scheduler
-from engine_shim.step_extras import step_fields
 from tests.shim.playing import Transcript, make_engine, request, run_all
 
 mechanics = st.fixed_dictionaries(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from engine_shim.clock import RealClock
-from engine_shim.engine import Engine
+from engine_shim.engine.engine import Engine
 from engine_shim.faults import FOREVER, Faults, Outage, Slowdown, fault_from_table
 from engine_shim.request import Request
 from engine_shim.step import STEP_FIELDS

@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_shim.clock import VirtualClock
-from engine_shim.engine import Engine
+from engine_shim.engine.engine import Engine
+from engine_shim.engine.ngram import SIZES, NgramIndex
+from engine_shim.engine.speculative import accepted_of, modelled_acceptance
 from engine_shim.model.config import LlamaConfig
 from engine_shim.model.sampling import Sampling
 from engine_shim.model.shapes import SHAPES
 from engine_shim.model.weights import seeded
-from engine_shim.ngram import SIZES, NgramIndex
 from engine_shim.request import Request, Stage
 from engine_shim.runners.torch_runner import TorchRunner
 from engine_shim.settings.engine import EngineSettings
-from engine_shim.speculative import accepted_of, modelled_acceptance
 from engine_shim.telemetry.compute_page import speculation_families
 from tests.shim.playing import Transcript, make_engine, played, request, run_all, steady
 

@@ -6,14 +6,14 @@ than that, whose KV the next step writes. Invariant: reserved blocks are never m
 
 from __future__ import annotations
 
+from ..kv.admission import Admission
+from ..kv.pool import KvPool
+from ..kv.prefix import block_keys
+from ..request import Request, Stage
+from ..settings.engine import EngineSettings
+from ..step import StepPlan
 from .counters import Counters
-from .kv.admission import Admission
-from .kv.pool import KvPool
-from .kv.prefix import block_keys
-from .request import Request, Stage
-from .settings.engine import EngineSettings
 from .speculative import speculation_for
-from .step import StepPlan
 
 
 class RunningRequests:

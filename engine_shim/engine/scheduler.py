@@ -20,15 +20,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
+from ..kv.pool import KvPool
+from ..policies import batching_for, long_prefills_for, order_for, prefill_budget_for
+from ..policies.displacement import victims_for
+from ..policies.waiting import WaitingQueue
+from ..request import Request, Stage
+from ..settings.engine import EngineSettings
+from ..step import StepPlan, StopReason
 from .counters import Counters
-from .kv.pool import KvPool
-from .policies import batching_for, long_prefills_for, order_for, prefill_budget_for
-from .policies.displacement import victims_for
-from .policies.waiting import WaitingQueue
-from .request import Request, Stage
 from .running import RunningRequests
-from .settings.engine import EngineSettings
-from .step import StepPlan, StopReason
 
 
 class Scheduler(RunningRequests):

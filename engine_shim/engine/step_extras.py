@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .settings.engine import EngineSettings
-from .step import STEP_FIELDS
+from ..settings.engine import EngineSettings
+from ..step import STEP_FIELDS
 
 if TYPE_CHECKING:
     from .engine import Engine

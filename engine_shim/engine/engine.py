@@ -12,15 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .clock import Clock, VirtualClock
+from ..clock import Clock, VirtualClock
+from ..kv.pool import KvPool, new_pool
+from ..protection.protection import protection_for
+from ..protection.refusal import DEADLINE, OTHER, QUEUE_FULL, TOO_LONG, Refusal
+from ..request import Request, Stage
+from ..settings.engine import EngineSettings
+from ..step import STEP_FIELDS, Runner, StepPlan, Telemetry
 from .counters import Counters
-from .kv.pool import KvPool, new_pool
-from .protection.protection import protection_for
-from .protection.refusal import DEADLINE, OTHER, QUEUE_FULL, TOO_LONG, Refusal
-from .request import Request, Stage
 from .scheduler import Scheduler
-from .settings.engine import EngineSettings
-from .step import STEP_FIELDS, Runner, StepPlan, Telemetry
 from .step_extras import extra_fields
 
 _ENDED_AT = STEP_FIELDS.index("ended_at")

@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 from zlib import crc32
 
+from ..request import Request
+from ..settings.engine import EngineSettings
+from ..step import StepPlan
 from .ngram import NgramIndex
-from .request import Request
-from .settings.engine import EngineSettings
-from .step import StepPlan
 
 if TYPE_CHECKING:
     from .running import RunningRequests
