@@ -3,7 +3,7 @@
 It measures what the device can do at best, times some sixty steps of a torch model of the chosen shape, fits the
 profile to two thirds of them, says how well it predicts the others, and writes a file that `serve --runner model
 --device FILE` and `simulate --device FILE` accept. A fitted profile speaks for the dtype and kernels that were measured;
-other model shapes follow by the formulas of runners/model.py, which is what they are for.
+other model shapes follow by the formulas of runners/modelled/runner.py, which is what they are for.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def torch_runner(settings: EngineSettings, values: Any, device: str, blocks: int
     from .clock import RealClock
     from .model.config import config_of
     from .model.weights import seeded
-    from .runners.torch_runner import TorchRunner
+    from .runners.torch.runner import TorchRunner
 
     return TorchRunner(
         seeded(config_of(settings.shape), 0, values, device), blocks, BLOCK_TOKENS, CpuClock() if alone else RealClock()

@@ -11,7 +11,7 @@ import numpy as np
 
 from .lengths import grid_tokens
 from .request import Request
-from .runners.model import ModelRunner
+from .runners.modelled.runner import ModelRunner
 from .settings.engine import EngineSettings
 from .step import StepPlan
 from .streams import Stream

@@ -13,11 +13,11 @@ from uuid import UUID, uuid5
 import numpy as np
 
 from engine_shim.clock import Clock
-from engine_shim.device_window import DeviceWindow
 from engine_shim.devices.state import DeviceState
 from engine_shim.faults.view import FaultView
 from engine_shim.live_faults import LiveFaults
-from engine_shim.runners.model import ModelRunner
+from engine_shim.runners.modelled.device_window import DeviceWindow
+from engine_shim.runners.modelled.runner import ModelRunner
 from engine_shim.settings.engine import EngineSettings
 from engine_shim.step import Runner, StepPlan
 from engine_shim.telemetry.gpu_page import Gpu, GpuPage

@@ -22,7 +22,6 @@ from engine_shim.engine.scheduler import Scheduler
 from engine_shim.engine.speculative import SpeculationCounts
 from engine_shim.engine.step_extras import step_fields
 from engine_shim.faults.scheduler import HeldUpScheduler
-from engine_shim.heap import keep_large_blocks
 from engine_shim.kv.fragmentation import cuda_allocator
 from engine_shim.live_faults import FaultyRunner, LiveFaults
 from engine_shim.live_gpu import LiveGpu, gpu_uuid
@@ -32,12 +31,13 @@ from engine_shim.model.config import config_of, read_config, shape_of
 from engine_shim.model.quantized.calls import KernelCalls
 from engine_shim.model.shapes import SHAPES
 from engine_shim.model.tokens import CharTokenizer, FolderTokenizer, Tokenizer
-from engine_shim.pacing import LeastStepRunner
 from engine_shim.policies import queue_rank
 from engine_shim.protection.protection import rejection_reasons
 from engine_shim.protection.response_cache import ResponseCache
 from engine_shim.protocol import ServedModel
-from engine_shim.runners.model import ModelRunner, PacedRunner
+from engine_shim.runners.modelled.runner import ModelRunner, PacedRunner
+from engine_shim.runners.pacing import LeastStepRunner
+from engine_shim.runners.torch.heap import keep_large_blocks
 from engine_shim.server import EngineServer, Pages
 from engine_shim.settings.engine import EngineSettings
 from engine_shim.step import Runner
@@ -253,7 +253,7 @@ def _torch(
 
     from engine_shim.model.llama import Storage
     from engine_shim.model.weights import load_folder, seeded
-    from engine_shim.runners.torch_runner import TorchRunner
+    from engine_shim.runners.torch.runner import TorchRunner
 
     types = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
     if settings.dtype not in types:

@@ -25,7 +25,7 @@ from .faults import FOREVER, Fault, Faults
 from .fused import Fuser, Stretch
 from .fused_short import Steps
 from .request import Request, Stage
-from .runners.model import NO_WORK, ModelRunner
+from .runners.modelled.runner import NO_WORK, ModelRunner
 
 # How long a step lasts that could schedule nobody although requests wait: the engine looks again and again.
 EMPTY_STEP_S = 0.05

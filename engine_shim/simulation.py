@@ -11,7 +11,6 @@ from . import __version__
 from .arrivals import Demand
 from .capacity import rate_per_s, shortest_tokens
 from .clock import VirtualClock
-from .device_window import DeviceWindow
 from .devices.profiles import Device, device_named
 from .engine.engine import Engine
 from .engine.speculative import SpeculationCounts
@@ -19,7 +18,8 @@ from .engine.step_extras import step_fields
 from .faults import HUNG_COLLECTIVE, SLOW_TRANSFER, Faults
 from .policies import queue_rank
 from .protection.protection import rejection_reasons
-from .runners.model import ModelRunner
+from .runners.modelled.device_window import DeviceWindow
+from .runners.modelled.runner import ModelRunner
 from .scenario import Scenario
 from .settings.engine import EngineSettings
 from .simulate import play

@@ -16,11 +16,11 @@ import numpy as np
 
 from . import __version__
 from .arrivals import Demand
-from .device_window import DeviceWindow
 from .devices.state import NORMAL
 from .faults import Faults
 from .faults.view import HOST, FaultView
 from .request import Request, Stage
+from .runners.modelled.device_window import DeviceWindow
 from .step import STEP_FIELDS
 from .telemetry import EngineTelemetry
 from .telemetry.gpu_page import GpuPage

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..devices.profiles import Device
-from ..runners.model import ModelRunner
+from ..runners.modelled.runner import ModelRunner
 from ..settings.engine import EngineSettings
 
 # What is fitted, and the least that is tried. Rates are what is achieved, in flops and bytes per second, and at most a

@@ -11,7 +11,7 @@ import random
 from dataclasses import dataclass
 
 from ..request import Request, Stage
-from ..runners.model import DEMAND_FIELDS
+from ..runners.modelled.runner import DEMAND_FIELDS
 from ..step import StepPlan
 
 _CONTEXTS = (16, 64, 256, 1024)

@@ -15,7 +15,7 @@ from ..engine.step_extras import step_fields
 from ..faults import FOREVER
 from ..kv.pool import KvPool
 from ..request import Request, Stage
-from ..runners.model import NO_WORK, ModelRunner
+from ..runners.modelled.runner import NO_WORK, ModelRunner
 from ..settings.engine import EngineSettings
 from ..simulate import EMPTY_STEP_S, Observer, StepLog
 from ..step import Telemetry

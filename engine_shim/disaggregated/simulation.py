@@ -12,10 +12,10 @@ from typing import IO
 
 from ..arrivals import Demand
 from ..clock import VirtualClock
-from ..device_window import DeviceWindow
 from ..devices.profiles import Device
 from ..faults import SLOW_TRANSFER, Slowdown
 from ..policies import queue_rank
+from ..runners.modelled.device_window import DeviceWindow
 from ..scenario import Scenario
 from ..settings.engine import EngineSettings
 from ..simulation import Place, blocks_of, demand_of, gpu_pages_of, info_of

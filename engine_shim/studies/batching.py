@@ -47,7 +47,7 @@ def torch_tokens_per_s(batching: str, requests: int = 96, slots: int = 16, seed:
     from ..model.config import config_of
     from ..model.weights import seeded
     from ..request import Request
-    from ..runners.torch_runner import TorchRunner
+    from ..runners.torch.runner import TorchRunner
     from ..settings.engine import EngineSettings
     from .silence import Silence
 

@@ -20,7 +20,7 @@ from ..devices.profiles import DEVICES, Device
 from ..engine.engine import Engine
 from ..model.shapes import SHAPES, Shape
 from ..request import Request
-from ..runners.model import ModelRunner
+from ..runners.modelled.runner import ModelRunner
 from ..settings.engine import EngineSettings, room_tokens
 from ..simulate import play
 from .silence import Silence

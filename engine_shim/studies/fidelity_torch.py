@@ -20,7 +20,7 @@ from ..calibration.measure import CpuClock
 from ..calibration.probes import demand_of
 from ..engine.engine import Engine
 from ..request import Request
-from ..runners.model import ModelRunner
+from ..runners.modelled.runner import ModelRunner
 from ..settings.engine import EngineSettings
 from ..step import Runner, StepPlan
 from .silence import Silence

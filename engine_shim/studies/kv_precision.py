@@ -25,7 +25,7 @@ from ..model.shapes import SHAPES
 from ..model.tokens import CharTokenizer, FolderTokenizer, Tokenizer
 from ..model.weights import load_folder, seeded
 from ..request import Request
-from ..runners.torch_runner import TorchRunner
+from ..runners.torch.runner import TorchRunner
 from ..step import StepPlan
 
 BLOCK_TOKENS = 16

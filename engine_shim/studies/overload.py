@@ -17,7 +17,7 @@ import numpy as np
 
 from ..capacity import capacity_per_s
 from ..devices.profiles import device_named
-from ..runners.model import ModelRunner
+from ..runners.modelled.runner import ModelRunner
 from ..settings.engine import EngineSettings
 from .played import Played, play_load, streams_of
 

@@ -17,7 +17,7 @@ from ..clock import VirtualClock
 from ..devices.profiles import device_named
 from ..engine.engine import Engine
 from ..request import Request, Stage
-from ..runners.model import ModelRunner
+from ..runners.modelled.runner import ModelRunner
 from ..scenario_tables import LoadTable
 from ..settings.engine import EngineSettings
 from ..simulate import play

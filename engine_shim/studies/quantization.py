@@ -24,7 +24,6 @@ import torch
 from torch import Tensor
 
 from ..calibration.measure import CpuClock
-from ..heap import keep_large_blocks
 from ..model.config import LlamaConfig, config_of
 from ..model.llama import Llama, LlamaWeights, Storage
 from ..model.quantized.stored import DENSE_KERNEL, KERNELS
@@ -32,7 +31,8 @@ from ..model.shapes import SHAPES
 from ..model.tokens import CharTokenizer, FolderTokenizer
 from ..model.weights import load_folder, seeded_weights
 from ..request import Request
-from ..runners.torch_runner import TorchRunner
+from ..runners.torch.heap import keep_large_blocks
+from ..runners.torch.runner import TorchRunner
 from ..step import StepPlan
 from .kv_precision import TEXT
 

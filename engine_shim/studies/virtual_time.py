@@ -19,7 +19,7 @@ from ..clock import VirtualClock
 from ..devices.profiles import device_named
 from ..engine.engine import Engine
 from ..request import Request
-from ..runners.model import ModelRunner
+from ..runners.modelled.runner import ModelRunner
 from ..settings.engine import EngineSettings
 from ..simulate import play
 from .played import streams_of

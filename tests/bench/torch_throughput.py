@@ -29,12 +29,12 @@ import torch
 
 from engine_shim.clock import RealClock
 from engine_shim.engine.engine import Engine
-from engine_shim.heap import keep_large_blocks
 from engine_shim.model.llama import Llama
 from engine_shim.model.shapes import SHAPES
 from engine_shim.model.weights import load_folder
 from engine_shim.request import Request
-from engine_shim.runners.torch_runner import TorchRunner
+from engine_shim.runners.torch.heap import keep_large_blocks
+from engine_shim.runners.torch.runner import TorchRunner
 from engine_shim.settings.engine import EngineSettings
 
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine_shim.pacing import LeastStepRunner
+from engine_shim.runners.pacing import LeastStepRunner
 from engine_shim.settings.engine import EngineSettings
 from engine_shim.step import StepPlan
 

@@ -9,7 +9,7 @@ from engine_shim.clock import VirtualClock
 from engine_shim.devices.profiles import device_named
 from engine_shim.engine.engine import Engine
 from engine_shim.request import Request, Stage
-from engine_shim.runners.model import READINGS, ModelRunner
+from engine_shim.runners.modelled.runner import READINGS, ModelRunner
 from engine_shim.settings.engine import EngineSettings
 from engine_shim.simulate import play
 from engine_shim.step import STEP_FIELDS

@@ -17,7 +17,7 @@ from engine_shim.faults.host import CpuQuota, Quota
 from engine_shim.faults.table import _keys
 from engine_shim.impatience import Impatience, Retry
 from engine_shim.request import Stage
-from engine_shim.runners.model import ModelRunner
+from engine_shim.runners.modelled.runner import ModelRunner
 from engine_shim.settings.engine import EngineSettings
 from engine_shim.simulate import play
 from tests.shim.playing import Transcript, request, steady

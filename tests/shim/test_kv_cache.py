@@ -14,7 +14,7 @@ from engine_shim.model.kv_cache import FP8_MAX, KV_TYPES, FloatStore, Int8Store,
 from engine_shim.model.shapes import SHAPES
 from engine_shim.model.weights import seeded
 from engine_shim.request import Request
-from engine_shim.runners.torch_runner import TorchRunner
+from engine_shim.runners.torch.runner import TorchRunner
 from engine_shim.settings.engine import EngineSettings
 from engine_shim.step import StepPlan
 from tests.shim.playing import Transcript, request, run_all

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from engine_shim.devices.profiles import device_named
-from engine_shim.runners.model import READINGS, ModelRunner, PacedRunner
+from engine_shim.runners.modelled.runner import READINGS, ModelRunner, PacedRunner
 from engine_shim.settings.engine import EngineSettings
 from engine_shim.step import StepPlan
 from tests.shim.playing import request

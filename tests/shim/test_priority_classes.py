@@ -12,7 +12,7 @@ from engine_shim.model.tokens import CharTokenizer
 from engine_shim.policies import queue_rank
 from engine_shim.protocol import ApiError, Ask, ServedModel, read_completion
 from engine_shim.request import Request
-from engine_shim.runners.model import ModelRunner
+from engine_shim.runners.modelled.runner import ModelRunner
 from engine_shim.settings.engine import EngineSettings
 from engine_shim.studies import policies
 from engine_shim.studies.played import play_load

@@ -21,8 +21,8 @@ from engine_shim.model.quantized.stored import KERNELS, QUANTIZED_BYTES
 from engine_shim.model.shapes import SHAPES
 from engine_shim.model.weights import seeded
 from engine_shim.request import Request
-from engine_shim.runners.model import ModelRunner
-from engine_shim.runners.torch_runner import TorchRunner
+from engine_shim.runners.modelled.runner import ModelRunner
+from engine_shim.runners.torch.runner import TorchRunner
 from engine_shim.serving import ServeOptions, build
 from engine_shim.settings.engine import EngineSettings, room_tokens
 from engine_shim.step import StepPlan

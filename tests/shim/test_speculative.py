@@ -18,7 +18,7 @@ from engine_shim.model.sampling import Sampling
 from engine_shim.model.shapes import SHAPES
 from engine_shim.model.weights import seeded
 from engine_shim.request import Request, Stage
-from engine_shim.runners.torch_runner import TorchRunner
+from engine_shim.runners.torch.runner import TorchRunner
 from engine_shim.settings.engine import EngineSettings
 from engine_shim.telemetry.compute_page import speculation_families
 from tests.shim.playing import Transcript, make_engine, played, request, run_all, steady

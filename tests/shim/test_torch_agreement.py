@@ -12,7 +12,7 @@ from transformers import LlamaForCausalLM
 from engine_shim.clock import VirtualClock
 from engine_shim.model.weights import load_folder
 from engine_shim.request import Request
-from engine_shim.runners.torch_runner import TorchRunner
+from engine_shim.runners.torch.runner import TorchRunner
 from engine_shim.step import StepPlan
 
 BLOCK_TOKENS = 8

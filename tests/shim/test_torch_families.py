@@ -13,7 +13,7 @@ import transformers
 from engine_shim.clock import VirtualClock
 from engine_shim.model.weights import load_folder
 from engine_shim.request import Request
-from engine_shim.runners.torch_runner import TorchRunner
+from engine_shim.runners.torch.runner import TorchRunner
 from engine_shim.step import StepPlan
 
 VOCAB = 89

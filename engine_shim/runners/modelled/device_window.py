@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .devices.profiles import Device
-from .settings.engine import WORKSPACE_BYTES, EngineSettings
+from ...devices.profiles import Device
+from ...settings.engine import WORKSPACE_BYTES, EngineSettings
 
 _AVERAGED = (
     "gr_engine_active_ratio", "sm_active_ratio", "sm_occupancy_ratio", "tensor_active_ratio", "dram_active_ratio",

@@ -12,7 +12,7 @@ from engine_shim.model.kv_cache import new_kv_cache
 from engine_shim.model.llama import Llama
 from engine_shim.model.sampling import GREEDY, Sampling, choose
 from engine_shim.request import Request
-from engine_shim.runners.torch_batch import build_batch, completes_prefill
+from engine_shim.runners.torch.batch import build_batch, completes_prefill
 from engine_shim.step import StepPlan
 
 

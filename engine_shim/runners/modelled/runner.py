@@ -8,7 +8,7 @@ Per GPU of a tensor-parallel engine, for a step of `tokens` tokens of which `sam
   for prefills, KV written, and activations (estimated at 10 · hidden + 4 · intermediate values per layer and token);
 - busy = max(matmul / achieved + attention / achieved, bytes / achieved) + tensor-parallel all-reduces, two per layer;
 - drafts of speculation are tokens, samples and pairs like others, and host work for their request once more; weights
-  in fewer bits: modelled/quantized.py;
+  in fewer bits: quantized.py;
 - step = busy + launch overhead + host work per sequence (and, in fitted profiles, per token and per prefill chunk).
   Clocks below the maximum slow the compute part only; what other tenants take is missing from peak and bandwidth.
 
@@ -28,14 +28,14 @@ from typing import Any
 
 import numpy as np
 
-from ..devices.profiles import Device
-from ..devices.state import NORMAL, DeviceState
-from ..engine.speculative import modelled_acceptance
-from ..model.quantized.stored import AS_DTYPE
-from ..model.shapes import BYTES_PER_VALUE
-from ..settings.engine import EngineSettings
-from ..step import NO_PADDING, StepPlan
-from .modelled.quantized import ModelledWeights, modelled_calls, modelled_weights
+from ...devices.profiles import Device
+from ...devices.state import NORMAL, DeviceState
+from ...engine.speculative import modelled_acceptance
+from ...model.quantized.stored import AS_DTYPE
+from ...model.shapes import BYTES_PER_VALUE
+from ...settings.engine import EngineSettings
+from ...step import NO_PADDING, StepPlan
+from .quantized import ModelledWeights, modelled_calls, modelled_weights
 
 READINGS = (
     "gr_engine_active_ratio", "sm_active_ratio", "sm_occupancy_ratio", "tensor_active_ratio", "dram_active_ratio",

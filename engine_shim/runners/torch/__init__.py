@@ -1,0 +1,1 @@
+"""A runner that computes tokens with PyTorch."""
