@@ -5,7 +5,7 @@ bytes per second, floating-point operations per second. What is achieved of a pe
 sheet; the shares are those that are published: 0.92 of the bandwidth and 0.78–0.82 of the bf16 peak for large
 matrix products on H100 (pytorch/ao roofline_utils, stas00/ml-engineering), less on smaller parts. DRAM activity
 above 0.8–0.9 is not seen in practice, so 0.85 is used. docs/modelled-device.md has the formulas, and what they predict
-next to what was published. A profile can also be a file, fitted to a real device (profile_file.py, calibrate.py).
+next to what was published. A profile can also be a file, fitted to a real device (profile_file.py, calibrate/command.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How well a fitted profile predicts this machine's CPU: `python -m engine_shim.studies.fidelity_torch [--seconds N]`.
 
-For each model a profile is fitted to the torch runner's probe steps (calibrate.py). Then the engine serves a load that the
+For each model a profile is fitted to the torch runner's probe steps (calibrate/). Then the engine serves a load that the
 fit has never seen, with prompts and answers of many lengths, and each of its steps is predicted. One thread, CPU seconds
 of this process, so that neighbours on the machine count little. They slow caches all the same: the load is served several
 times, before and after the fit, and a step's time is the lower quartile, as that of a probe is. Takes a few minutes.
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..calibrate import BLOCK_TOKENS, calibrate_torch, torch_runner
-from ..calibration.fit import errors_of
-from ..calibration.measure import CpuClock
-from ..calibration.probes import demand_of
+from ..calibrate.command import BLOCK_TOKENS, calibrate_torch, torch_runner
+from ..calibrate.fit import errors_of
+from ..calibrate.measure import CpuClock
+from ..calibrate.probes import demand_of
 from ..engine.engine import Engine
 from ..request import Request
 from ..runners.modelled.runner import ModelRunner

@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..calibration.measure import CpuClock
+from ..calibrate.measure import CpuClock
 from ..model.config import LlamaConfig, config_of
 from ..model.llama import Llama, LlamaWeights, Storage
 from ..model.quantized.stored import DENSE_KERNEL, KERNELS

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from engine_shim.calibrate import fit_probes
-from engine_shim.calibrate import main as calibrate
-from engine_shim.calibration.fit import fit_device
-from engine_shim.calibration.measure import probe_seconds
-from engine_shim.calibration.probes import Probe, probes
+from engine_shim.calibrate.command import fit_probes
+from engine_shim.calibrate.command import main as calibrate
+from engine_shim.calibrate.fit import fit_device
+from engine_shim.calibrate.measure import probe_seconds
+from engine_shim.calibrate.probes import Probe, probes
 from engine_shim.cli import main as shim
 from engine_shim.clock import VirtualClock
 from engine_shim.devices.profile_file import device_text, read_device

@@ -39,7 +39,7 @@ def test_every_study_that_runs_is_named_and_every_named_one_runs():
 
 
 def test_calibrate_is_the_same_command_by_either_name():
-    apart = importlib.import_module("engine_shim.calibrate").main
+    apart = importlib.import_module("engine_shim.calibrate.command").main
     done = CliRunner().invoke(main, ["calibrate", "--out", "profile.txt"])
     assert (done.exit_code, "must end in .toml" in done.output) == (2, True)
     assert main.get_command(None, "calibrate") is apart  # type: ignore[arg-type]

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from . import __version__
-from .calibration.fit import Fit, errors_of, fit_device
-from .calibration.measure import CpuClock, Peaks, peaks, probe_seconds
-from .calibration.probes import Probe, probes
-from .devices.profile_file import device_text
-from .devices.profiles import DEVICES, Device
-from .settings.engine import EngineSettings
+from .. import __version__
+from ..devices.profile_file import device_text
+from ..devices.profiles import DEVICES, Device
+from ..settings.engine import EngineSettings
+from .fit import Fit, errors_of, fit_device
+from .measure import CpuClock, Peaks, peaks, probe_seconds
+from .probes import Probe, probes
 
 if TYPE_CHECKING:
     import torch
@@ -153,10 +153,10 @@ def _room_tokens(base: Device, settings: EngineSettings) -> int:
 
 def torch_runner(settings: EngineSettings, values: Any, device: str, blocks: int, alone: bool) -> Any:
     """A runner of the seeded model; `alone`: it tells CPU seconds, not those of the clock on the wall."""
-    from .clock import RealClock
-    from .model.config import config_of
-    from .model.weights import seeded
-    from .runners.torch.runner import TorchRunner
+    from ..clock import RealClock
+    from ..model.config import config_of
+    from ..model.weights import seeded
+    from ..runners.torch.runner import TorchRunner
 
     return TorchRunner(
         seeded(config_of(settings.shape), 0, values, device), blocks, BLOCK_TOKENS, CpuClock() if alone else RealClock()
@@ -186,7 +186,3 @@ each token       {device.per_token_s * 1e6:12,.2f} µs
 each prefill     {device.per_prefill_s * 1e6:12,.0f} µs
 median error of step times: {found.fitted_error_ratio:.1%}; {found.held_out_error_ratio:.1%} on a third that was not fitted to
 wrote {out}"""
-
-
-if __name__ == "__main__":
-    main()
