@@ -1,7 +1,7 @@
 """Faults in real time: the same mechanisms as in virtual time (faults/), behind the server.
 
 A slowdown stretches a step that was really computed; an outage kills this process, as nothing else is a crash to those
-who watch: whoever supervises it decides about a restart. Faults may come and go while the engine runs (admin.py): any
+who watch: whoever supervises it decides about a restart. Faults may come and go while the engine runs (http/admin.py): any
 thread may `add` and `end` them, and the engine's thread takes the change in before its next step.
 """
 

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from engine_shim import __version__
-from engine_shim.address import check_address, check_url
-from engine_shim.admin import AdminRoute
 from engine_shim.clock import Clock, RealClock
 from engine_shim.devices.profiles import Device, device_named
 from engine_shim.engine.engine import Engine
@@ -22,6 +20,12 @@ from engine_shim.engine.scheduler import Scheduler
 from engine_shim.engine.speculative import SpeculationCounts
 from engine_shim.engine.step_extras import step_fields
 from engine_shim.faults.scheduler import HeldUpScheduler
+from engine_shim.http.address import check_address, check_url
+from engine_shim.http.admin import AdminRoute
+from engine_shim.http.protocol import ServedModel
+from engine_shim.http.response_cache import ResponseCache
+from engine_shim.http.server import EngineServer, Pages
+from engine_shim.http.worker import EngineWorker
 from engine_shim.kv.fragmentation import cuda_allocator
 from engine_shim.live_faults import FaultyRunner, LiveFaults
 from engine_shim.live_gpu import LiveGpu, gpu_uuid
@@ -33,12 +37,9 @@ from engine_shim.model.shapes import SHAPES
 from engine_shim.model.tokens import CharTokenizer, FolderTokenizer, Tokenizer
 from engine_shim.policies import queue_rank
 from engine_shim.protection.protection import rejection_reasons
-from engine_shim.protection.response_cache import ResponseCache
-from engine_shim.protocol import ServedModel
 from engine_shim.runners.modelled.runner import ModelRunner, PacedRunner
 from engine_shim.runners.pacing import LeastStepRunner
 from engine_shim.runners.torch.heap import keep_large_blocks
-from engine_shim.server import EngineServer, Pages
 from engine_shim.settings.engine import EngineSettings
 from engine_shim.step import Runner
 from engine_shim.telemetry import EngineInfo, EngineTelemetry, build_telemetry
@@ -47,7 +48,6 @@ from engine_shim.telemetry.compute_page import compute_families, vllm_families
 from engine_shim.telemetry.held_up_page import show_held_up
 from engine_shim.telemetry.loop_page import LoopLag
 from engine_shim.telemetry.protection_page import protection_families, response_cache_families
-from engine_shim.worker import EngineWorker
 
 TORCH_POOL_TOKENS = 16_384  # 16 MiB of KV for the tiny model
 SHUTDOWN_S = 5

@@ -22,7 +22,7 @@ LONGEST_TEST = 600
 MAY_READ_THE_CLOCK = re.compile(
     r"^(gpuwatch/clock\.py"
     r"|gpuwatch/(cli|demo)/"
-    r"|engine_shim/(clock|cli|serving|server|worker)\.py"
+    r"|engine_shim/(clock|cli|serving|http/(server|worker))\.py"
     r"|vllm_plugin/gpuwatch_vllm/plugin\.py"
     r"|tests/|scripts/)"
 )

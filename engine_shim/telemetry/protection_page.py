@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from ..http.response_cache import ResponseCache
 from ..protection.protection import Protection, Unprotected
-from ..protection.response_cache import ResponseCache
 from .exposition import Family, single
 
 Current = Callable[[], Unprotected]  # of the engine's present life

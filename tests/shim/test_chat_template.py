@@ -8,9 +8,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from engine_shim.http.protocol import ApiError, ServedModel, read_chat
 from engine_shim.model.chat_template import ChatTemplate, OneLineATurn, UnfitConversationError, chat_form
 from engine_shim.model.tokens import FolderTokenizer
-from engine_shim.protocol import ApiError, ServedModel, read_chat
 from tests.shim.live_engine import live_engine
 
 CHATML = (

@@ -8,9 +8,9 @@ import pytest
 from engine_shim.clock import VirtualClock
 from engine_shim.devices.profiles import device_named
 from engine_shim.engine.engine import Engine
+from engine_shim.http.protocol import ApiError, Ask, ServedModel, read_completion
 from engine_shim.model.tokens import CharTokenizer
 from engine_shim.policies import queue_rank
-from engine_shim.protocol import ApiError, Ask, ServedModel, read_completion
 from engine_shim.request import Request
 from engine_shim.runners.modelled.runner import ModelRunner
 from engine_shim.settings.engine import EngineSettings

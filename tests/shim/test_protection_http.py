@@ -11,7 +11,7 @@ import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from engine_shim.protection.response_cache import KeptAnswer
+from engine_shim.http.response_cache import KeptAnswer
 from tests.shim.live_engine import LiveEngine, live_engine
 
 COMPLETIONS = "/v1/completions"
@@ -149,9 +149,9 @@ def test_without_the_setting_nothing_is_kept():
 
 def test_the_cache_is_bounded_and_salted():
     """The answer used longest ago goes first; an answer of any length is not kept; keys differ from process to process."""
+    from engine_shim.http.protocol import Ask
+    from engine_shim.http.response_cache import LONGEST_ANSWER, ResponseCache
     from engine_shim.model.sampling import Sampling
-    from engine_shim.protection.response_cache import LONGEST_ANSWER, ResponseCache
-    from engine_shim.protocol import Ask
 
     def ask(prompt: list[int]) -> Ask:
         return Ask(False, prompt, 4, Sampling(0.0, 1.0, 1), (), False, False, False, "")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from ..protocol import Ask
+    from .protocol import Ask
 
 LONGEST_ANSWER = 65_536  # characters; longer ones are not kept
 

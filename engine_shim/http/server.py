@@ -21,18 +21,18 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from engine_shim import __version__
-from engine_shim.answers import Answer
 from engine_shim.clock import Clock
 from engine_shim.engine.engine import RequestRejected
+from engine_shim.http.answers import Answer
+from engine_shim.http.degraded import CachedReply, RememberedReply
+from engine_shim.http.protocol import ApiError, Ask, ServedModel, check_name, read_chat, read_completion
+from engine_shim.http.refused import api_error, late_refusal
+from engine_shim.http.reply import Reply, Speaker, StreamedReply, WholeReply
+from engine_shim.http.response_cache import ResponseCache
+from engine_shim.http.sender import Sender, sender_of
+from engine_shim.http.worker import EngineWorker
 from engine_shim.model.tokens import TextStream
-from engine_shim.protection.answers import api_error, late_refusal
-from engine_shim.protection.degraded import CachedReply, RememberedReply
-from engine_shim.protection.response_cache import ResponseCache
-from engine_shim.protection.sender import Sender, sender_of
-from engine_shim.protocol import ApiError, Ask, ServedModel, check_name, read_chat, read_completion
-from engine_shim.reply import Reply, Speaker, StreamedReply, WholeReply
 from engine_shim.request import Request as EngineRequest
-from engine_shim.worker import EngineWorker
 
 PAGE_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MAX_PAGE_NAMES = 256

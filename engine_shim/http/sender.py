@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..protocol import LONGEST_DEADLINE_S, ApiError
+from .protocol import LONGEST_DEADLINE_S, ApiError
 
 DEADLINE_HEADER = "x-deadline-seconds"
 

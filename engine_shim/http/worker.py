@@ -13,12 +13,12 @@ import threading
 from collections.abc import Callable
 
 from engine_shim.engine.engine import Engine
-from engine_shim.generation import Generation, Progress
+from engine_shim.http.generation import Generation, Progress
 from engine_shim.model.tokens import TextStream
 from engine_shim.request import Request
 
 IDLE_TICK_S = 0.1
-log = logging.getLogger("engine_shim.worker")
+log = logging.getLogger("engine_shim.http.worker")
 
 
 class EngineWorker:

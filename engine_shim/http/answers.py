@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from engine_shim.protocol import Ask
+from engine_shim.http.protocol import Ask
 
 _encode = msgspec.json.encode
 DONE = b"data: [DONE]\n\n"

@@ -14,9 +14,9 @@ from contextlib import asynccontextmanager
 
 from starlette.types import Receive
 
-from ..protocol import ApiError
-from ..reply import Reply
-from .refusal import DEADLINE
+from ..protection.refusal import DEADLINE
+from .protocol import ApiError
+from .reply import Reply
 from .response_cache import KeptAnswer, ResponseCache
 
 DEGRADED_HEADER = (b"x-degraded", b"response-cache")

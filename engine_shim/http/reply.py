@@ -13,18 +13,18 @@ from typing import Protocol
 
 from starlette.types import Receive, Scope, Send
 
-from engine_shim.answers import DONE, Answer, event
-from engine_shim.generation import Generation, Progress
-from engine_shim.protection.answers import missed_deadline
+from engine_shim.http.answers import DONE, Answer, event
+from engine_shim.http.generation import Generation, Progress
+from engine_shim.http.protocol import ApiError
+from engine_shim.http.refused import missed_deadline
 from engine_shim.protection.refusal import DEADLINE
-from engine_shim.protocol import ApiError
 
 EVENT_STREAM = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 Abort = Callable[[str], None]  # takes the request with this id out of the engine; no matter if it is gone
 
 
 class Speaker(Protocol):
-    """A reply, whoever makes it: the engine (Reply) or a cache (protection/degraded.py)."""
+    """A reply, whoever makes it: the engine (Reply) or a cache (degraded.py)."""
 
     headers: Sequence[tuple[bytes, bytes]]  # beyond those of any reply
 

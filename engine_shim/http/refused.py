@@ -6,8 +6,8 @@ for what can never be served; 503 for the queue's fixed limit, of which nobody k
 
 from __future__ import annotations
 
-from ..protocol import ApiError
-from .refusal import DEADLINE, OTHER, RATE_LIMITED, TOO_LONG, Refusal
+from ..protection.refusal import DEADLINE, OTHER, RATE_LIMITED, TOO_LONG, Refusal
+from .protocol import ApiError
 
 _CODES = {TOO_LONG: "context_length_exceeded", OTHER: "rejected", RATE_LIMITED: "rate_limit_exceeded"}
 
