@@ -112,7 +112,7 @@ class _ServeByDefault(click.Group):
 # numpy and the scenario reader are not wanted by the server. Name of a command: its module, and what it is there.
 _APART = {
     "calibrate": ("engine_shim.calibrate.command", "main"),
-    "schedule": ("engine_shim.schedule_cli", "schedule"),
+    "schedule": ("engine_shim.demand.schedule", "schedule"),
     "simulate": ("engine_shim.simulate_cli", "simulate"),
 }
 

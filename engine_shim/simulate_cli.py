@@ -53,7 +53,7 @@ def simulate(
     out: str,
 ) -> None:
     """Play SCENARIO, a path or the name of one that is shipped, and write its world stream (docs/capture.md)."""
-    from .scenario import ScenarioError, load_scenario
+    from .demand.scenario import ScenarioError, load_scenario
     from .simulation import simulate as play
 
     path = find_scenario(scenario)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import IO
 
 from . import __version__
-from .arrivals import Demand
-from .capacity import rate_per_s, shortest_tokens
 from .clock import VirtualClock
+from .demand.arrivals import Demand
+from .demand.capacity import rate_per_s, shortest_tokens
+from .demand.scenario import Scenario
 from .devices.profiles import Device, device_named
 from .engine.engine import Engine
 from .engine.speculative import SpeculationCounts
@@ -20,7 +21,6 @@ from .policies import queue_rank
 from .protection.protection import rejection_reasons
 from .runners.modelled.device_window import DeviceWindow
 from .runners.modelled.runner import ModelRunner
-from .scenario import Scenario
 from .settings.engine import EngineSettings
 from .simulate import play
 from .telemetry import EngineInfo, build_telemetry

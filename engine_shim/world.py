@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from . import __version__
-from .arrivals import Demand
+from .demand.arrivals import Demand
 from .devices.state import NORMAL
 from .faults import Faults
 from .faults.view import HOST, FaultView

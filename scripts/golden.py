@@ -9,7 +9,7 @@ import io
 import json
 from pathlib import Path
 
-from engine_shim.scenario import load_scenario
+from engine_shim.demand.scenario import load_scenario
 from engine_shim.simulation import simulate
 from gpuwatch.config import Config
 from gpuwatch.incidents.verdict import to_json

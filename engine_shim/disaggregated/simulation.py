@@ -10,13 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO
 
-from ..arrivals import Demand
 from ..clock import VirtualClock
+from ..demand.arrivals import Demand
+from ..demand.scenario import Scenario
 from ..devices.profiles import Device
 from ..faults import SLOW_TRANSFER, Slowdown
 from ..policies import queue_rank
 from ..runners.modelled.device_window import DeviceWindow
-from ..scenario import Scenario
 from ..settings.engine import EngineSettings
 from ..simulation import Place, blocks_of, demand_of, gpu_pages_of, info_of
 from ..telemetry import EngineTelemetry, build_telemetry

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ..arrivals import Demand
 from ..clock import VirtualClock
+from ..demand.arrivals import Demand
 from ..devices.profiles import device_named
 from ..disaggregated.fleet import Fleet
 from ..disaggregated.instance import Instance

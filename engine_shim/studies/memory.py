@@ -14,7 +14,7 @@ from typing import IO, cast
 
 import psutil
 
-from ..scenario import Scenario, parse_scenario
+from ..demand.scenario import Scenario, parse_scenario
 from ..simulation import simulate
 
 RATE_PER_S = 400.0

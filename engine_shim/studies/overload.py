@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..capacity import capacity_per_s
+from ..demand.capacity import capacity_per_s
 from ..devices.profiles import device_named
 from ..runners.modelled.runner import ModelRunner
 from ..settings.engine import EngineSettings

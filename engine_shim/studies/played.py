@@ -12,16 +12,16 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ..arrivals import Demand
 from ..clock import VirtualClock
+from ..demand.arrivals import Demand
+from ..demand.streams import Stream, read_stream
+from ..demand.tables import LoadTable
 from ..devices.profiles import device_named
 from ..engine.engine import Engine
 from ..request import Request, Stage
 from ..runners.modelled.runner import ModelRunner
-from ..scenario_tables import LoadTable
 from ..settings.engine import EngineSettings
 from ..simulate import play
-from ..streams import Stream, read_stream
 
 
 @dataclass

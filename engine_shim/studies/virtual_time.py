@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ..arrivals import Demand
 from ..clock import VirtualClock
+from ..demand.arrivals import Demand
 from ..devices.profiles import device_named
 from ..engine.engine import Engine
 from ..request import Request

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from engine_shim.scenario import load_scenario
+from engine_shim.demand.scenario import load_scenario
 from engine_shim.simulation import simulate
 from gpuwatch.model import Batch
 

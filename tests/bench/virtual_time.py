@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from engine_shim.scenario import load_scenario
+from engine_shim.demand.scenario import load_scenario
 from engine_shim.simulation import simulate
 from engine_shim.studies.virtual_time import DAY, DAY_S, FORTY, speed
 from tests.bench.calls import SCENARIOS, world

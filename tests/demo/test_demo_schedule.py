@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from engine_shim.cli import main as engine_cli
-from engine_shim.schedule_cli import serve_arguments
+from engine_shim.demand.schedule import serve_arguments
 from engine_shim.settings.engine import EngineSettings
 from gpuwatch.demo.problem import DemoError
 from gpuwatch.demo.schedule import Header, read_schedule

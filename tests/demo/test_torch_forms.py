@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from engine_shim.demand.scenario import load_scenario
 from engine_shim.devices.profile_file import device_text
 from engine_shim.devices.profiles import DEVICES
-from engine_shim.scenario import load_scenario
 from engine_shim.simulation import simulate
 from gpuwatch.sources.files.capture import read_capture
 from tests.bench.scores.play import Seen, judged, seen

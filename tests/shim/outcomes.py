@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from engine_shim.scenario import Scenario, load_scenario
+from engine_shim.demand.scenario import Scenario, load_scenario
 from engine_shim.simulation import simulate
 
 SCENARIOS = Path(__file__).parents[1] / "scenarios"

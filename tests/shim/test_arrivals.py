@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine_shim.arrivals import Demand
-from engine_shim.lengths import Fixed, grid_tokens, parse_lengths
+from engine_shim.demand.arrivals import Demand
+from engine_shim.demand.lengths import Fixed, grid_tokens, parse_lengths
+from engine_shim.demand.streams import Stream
 from engine_shim.request import Request
-from engine_shim.streams import Stream
 
 POOL = 100_000
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine_shim.demand.scenario import parse_scenario
 from engine_shim.disaggregated.link import TransferLink
 from engine_shim.faults import Slowdown
 from engine_shim.request import Stage
-from engine_shim.scenario import parse_scenario
 from engine_shim.serving import ServeOptions, build
 from engine_shim.settings.engine import EngineSettings
 from engine_shim.simulation import simulate

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_shim.clock import VirtualClock
+from engine_shim.demand.impatience import Impatience, Retry
 from engine_shim.devices.profiles import device_named
 from engine_shim.engine.engine import Engine
 from engine_shim.faults import KINDS, Faults, fault_from_table
 from engine_shim.faults.host import CpuQuota, Quota
 from engine_shim.faults.table import _keys
-from engine_shim.impatience import Impatience, Retry
 from engine_shim.request import Stage
 from engine_shim.runners.modelled.runner import ModelRunner
 from engine_shim.settings.engine import EngineSettings

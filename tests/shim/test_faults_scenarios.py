@@ -10,8 +10,8 @@ from functools import cache
 
 import pytest
 
+from engine_shim.demand.scenario import load_scenario
 from engine_shim.devices.profiles import DEVICES
-from engine_shim.scenario import load_scenario
 from gpuwatch.rules.families import FAMILY_OF
 from tests.shim.outcomes import SCENARIOS, Outcome, play, read
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine_shim.scenario import ScenarioError, load_scenario
+from engine_shim.demand.scenario import ScenarioError, load_scenario
 from engine_shim.simulation import simulate
 
 SCENARIO = """

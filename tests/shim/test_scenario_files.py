@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from engine_shim.demand.scenario import Scenario, ScenarioError, load_scenario
 from engine_shim.devices.profiles import DEVICES
-from engine_shim.scenario import Scenario, ScenarioError, load_scenario
 
 SHIPPED = sorted((Path(__file__).parents[1] / "scenarios").glob("*.toml"))
 

@@ -11,10 +11,10 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_shim.arrivals import Demand
-from engine_shim.scenario import Scenario, ScenarioError, load_scenario
-from engine_shim.schedule_cli import schedule
-from engine_shim.trace import FOLDERS, Replay, Trace, TraceError, find_trace, read_trace
+from engine_shim.demand.arrivals import Demand
+from engine_shim.demand.scenario import Scenario, ScenarioError, load_scenario
+from engine_shim.demand.schedule import schedule
+from engine_shim.demand.trace import FOLDERS, Replay, Trace, TraceError, find_trace, read_trace
 
 TEXT = """
 about = "A test."

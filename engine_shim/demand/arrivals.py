@@ -14,8 +14,8 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
+from ..request import Request
 from .impatience import Impatience
-from .request import Request
 from .streams import Stream
 
 _CHUNK = 512

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from .request import Request
+from ..request import Request
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from ..request import PRIORITY_CLASSES
 from .impatience import Retry
 from .lengths import LengthError, Lengths, Recorded, parse_lengths
-from .request import PRIORITY_CLASSES
-from .scenario_tables import LoadTable, ScenarioError
+from .tables import LoadTable, ScenarioError
 from .trace import Replay, TraceError, find_trace, read_trace
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..request import Request
+from ..runners.modelled.runner import ModelRunner
+from ..settings.engine import EngineSettings
+from ..step import StepPlan
 from .lengths import grid_tokens
-from .request import Request
-from .runners.modelled.runner import ModelRunner
-from .settings.engine import EngineSettings
-from .step import StepPlan
 from .streams import Stream
 
 _PREFILLS = 64  # prompt lengths that stand for the distribution

@@ -25,7 +25,7 @@ LONGEST_LINE = 1000
 LONGEST_TOKENS = 10_000_000
 COLUMNS = (("timestamp", "contexttokens", "generatedtokens"), ("at_s", "prompt_tokens", "output_tokens"))
 
-_HERE = Path(__file__).resolve().parent.parent
+_HERE = Path(__file__).resolve().parents[2]
 # Beside a checkout's scenarios, and where the wheel puts them.
 FOLDERS = (_HERE / "tests" / "scenarios" / "traces", _HERE / "gpuwatch" / "scenarios" / "traces")
 

@@ -20,9 +20,9 @@ from typing import Any
 
 import click
 
+from ..settings.engine import EngineSettings
+from ..simulate_cli import find_scenario
 from .scenario import Scenario, ScenarioError, load_scenario
-from .settings.engine import EngineSettings
-from .simulate_cli import find_scenario
 
 DEVICE = "torch"
 _NOT_FOR_TORCH = ("dtype", "kv_dtype", "kv_pool_ratio", "tensor_parallel", "memory_ratio")

@@ -16,11 +16,11 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from .devices.profiles import DEVICES
-from .faults import Fault, fault_from_table
-from .scenario_tables import Cure, Expect, NeighborTable, ScenarioError, ScenarioFile, read_tables
-from .settings.engine import EngineSettings
+from ..devices.profiles import DEVICES
+from ..faults import Fault, fault_from_table
+from ..settings.engine import EngineSettings
 from .streams import Stream, check_names, read_stream
+from .tables import Cure, Expect, NeighborTable, ScenarioError, ScenarioFile, read_tables
 
 __all__ = ["Cure", "Expect", "Scenario", "ScenarioError", "Stream", "load_scenario", "parse_scenario"]
 

@@ -1,0 +1,1 @@
+"""Demand: scenario files, and the requests that follow from their streams and a seed."""
