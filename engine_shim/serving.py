@@ -19,6 +19,9 @@ from engine_shim.engine.engine import Engine
 from engine_shim.engine.scheduler import Scheduler
 from engine_shim.engine.speculative import SpeculationCounts
 from engine_shim.engine.step_extras import step_fields
+from engine_shim.faults.live.faults import FaultyRunner, LiveFaults
+from engine_shim.faults.live.gpu import LiveGpu, gpu_uuid
+from engine_shim.faults.live.http import FaultyFront
 from engine_shim.faults.scheduler import HeldUpScheduler
 from engine_shim.http.address import check_address, check_url
 from engine_shim.http.admin import AdminRoute
@@ -27,9 +30,6 @@ from engine_shim.http.response_cache import ResponseCache
 from engine_shim.http.server import EngineServer, Pages
 from engine_shim.http.worker import EngineWorker
 from engine_shim.kv.fragmentation import cuda_allocator
-from engine_shim.live_faults import FaultyRunner, LiveFaults
-from engine_shim.live_gpu import LiveGpu, gpu_uuid
-from engine_shim.live_http import FaultyFront
 from engine_shim.model.chat_template import chat_form
 from engine_shim.model.config import config_of, read_config, shape_of
 from engine_shim.model.quantized.calls import KernelCalls

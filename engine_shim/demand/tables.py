@@ -59,7 +59,7 @@ class LoadTable(_Table, frozen=True):
 
 
 class NeighborTable(_Table, frozen=True):
-    """[neighbor]: another tenant on the engine's device (tenants.py)."""
+    """[neighbor]: another tenant on the engine's device (faults/tenants.py)."""
 
     dram_share: float = 0.0
     sm_share: float = 0.0

@@ -6,7 +6,7 @@ change the device's condition, a request's way in, the pool, the queue, or what 
 
 from __future__ import annotations
 
-from ..interval import FOREVER
+from .interval import FOREVER
 from .kinds import KINDS
 from .outage import Outage
 from .run import Faults

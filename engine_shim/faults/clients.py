@@ -10,8 +10,8 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 
-from ..interval import Window
 from ..request import Request
+from .interval import Window
 
 
 def share_of(request: Request) -> float:

@@ -13,9 +13,9 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..interval import Window
 from ..request import Request
 from .clients import share_of
+from .interval import Window
 
 
 @dataclass(frozen=True)

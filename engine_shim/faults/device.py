@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..devices.state import NORMAL, DeviceState
-from ..interval import FOREVER, Window
+from .interval import FOREVER, Window
 
 EVERY_GPU = -1
 CREEP_EVERY_S = 2.0  # a step time that creeps is adjusted so often

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..interval import Window
+from .interval import Window
 
 MAX_PAGES = 16  # kept by name: a page can be asked for in parts
 

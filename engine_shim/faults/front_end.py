@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ..interval import Window
 from ..request import Request
+from .interval import Window
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ..interval import FOREVER, Window
+from .interval import FOREVER, Window
 
 
 @dataclass(frozen=True)

@@ -10,18 +10,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..interval import FOREVER
-from ..tenants import Neighbor
 from .clients import LostAbort, LumpyProxy, StalledClient
 from .deferred import AdapterLoad, GrammarCompile
 from .device import EVERY_GPU, ClockLimit, LowIdleClock, StepCreep
 from .exporter import ExporterFrozen
 from .front_end import BlockedEventLoop, SlowTokenizer
 from .host import CpuQuota, HostMemoryLeak, IdleSpin
+from .interval import FOREVER
 from .memory import BlockLeak, OffloadStall
 from .outage import Outage
 from .oversized import OversizedRequest
 from .slowdown import HUNG_COLLECTIVE, SLOW_TRANSFER, Slowdown
+from .tenants import Neighbor
 
 
 @dataclass(frozen=True)

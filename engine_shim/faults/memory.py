@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..interval import Window
 from ..step import StepPlan
+from .interval import Window
 
 if TYPE_CHECKING:
     from ..engine.engine import Engine

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..interval import FOREVER
+from .interval import FOREVER
 
 
 @dataclass(frozen=True)

@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 from ..engine.counters import Counters
 from ..engine.scheduler import Scheduler
-from ..interval import FOREVER
 from ..kv.pool import KvPool
 from ..request import Request
 from ..settings.engine import EngineSettings
 from ..step import StepPlan
-from ..tenants import Neighbor
 from .clients import LostAbort, LumpyProxy, StalledClient, lumps
 from .deferred import AdapterLoad, AdapterSlots, Gate, GrammarCompile, GrammarThreads
 from .device import ClockLimit, DeviceChanges, LowIdleClock, StepCreep
 from .exporter import ExporterFrozen, FrozenPages
 from .front_end import BlockedEventLoop, FrontEnd, SlowTokenizer
 from .host import CpuQuota, HostMemoryLeak, IdleSpin, Quota
+from .interval import FOREVER
 from .memory import BlockLeak, LeakedBlocks, OffloadStall
 from .outage import Outage
 from .oversized import OversizedRequest
 from .slowdown import Slowdown, Slowdowns
+from .tenants import Neighbor
 
 if TYPE_CHECKING:
     from ..engine.engine import Engine

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 
 from ..engine.counters import Counters
 from ..engine.scheduler import Scheduler
-from ..interval import FOREVER
 from ..kv.pool import KvPool
 from ..request import Request, Stage
 from ..settings.engine import EngineSettings
 from ..step import StepPlan
 from .clients import StalledClient
 from .deferred import Gate
+from .interval import FOREVER
 
 
 class HeldUpScheduler(Scheduler):

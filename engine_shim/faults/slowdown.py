@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..interval import FOREVER
+from .interval import FOREVER
 
 SLOW_TRANSFER = "slow_transfer"  # a slowdown of the link between engines instead of a device
 HUNG_COLLECTIVE = "hung_collective"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from ..interval import FOREVER
+from .interval import FOREVER
 from .kinds import KINDS, Key, Kind
 
 Fault = Any  # one of the dataclasses that KINDS builds

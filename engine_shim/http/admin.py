@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from engine_shim.live_faults import LiveFault, LiveFaults
+from engine_shim.faults.live.faults import LiveFault, LiveFaults
 
 PATH = "/admin/faults"
 MAX_BODY_BYTES = 4096

@@ -11,8 +11,8 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from engine_shim.clock import RealClock, VirtualClock
+from engine_shim.faults.live.faults import LiveFaults
 from engine_shim.http.admin import AdminRoute
-from engine_shim.live_faults import LiveFaults
 from engine_shim.serving import ServeOptions
 from tests.shim.live_engine import LiveEngine, live_engine
 

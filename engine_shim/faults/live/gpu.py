@@ -14,8 +14,8 @@ import numpy as np
 
 from engine_shim.clock import Clock
 from engine_shim.devices.state import DeviceState
+from engine_shim.faults.live.faults import LiveFaults
 from engine_shim.faults.view import FaultView
-from engine_shim.live_faults import LiveFaults
 from engine_shim.runners.modelled.device_window import DeviceWindow
 from engine_shim.runners.modelled.runner import ModelRunner
 from engine_shim.settings.engine import EngineSettings

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from .devices.state import DeviceState
+from ..devices.state import DeviceState
 from .interval import FOREVER, Window
 
 

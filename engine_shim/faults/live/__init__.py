@@ -1,0 +1,1 @@
+"""The same faults in real time, behind the server."""
