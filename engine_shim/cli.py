@@ -113,7 +113,7 @@ class _ServeByDefault(click.Group):
 _APART = {
     "calibrate": ("engine_shim.calibrate.command", "main"),
     "schedule": ("engine_shim.demand.schedule", "schedule"),
-    "simulate": ("engine_shim.simulate_cli", "simulate"),
+    "simulate": ("engine_shim.simulation.command", "simulate"),
 }
 
 

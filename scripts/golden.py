@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 from engine_shim.demand.scenario import load_scenario
-from engine_shim.simulation import simulate
+from engine_shim.simulation.assemble import simulate
 from gpuwatch.config import Config
 from gpuwatch.incidents.verdict import to_json
 from gpuwatch.pipeline import Pipeline

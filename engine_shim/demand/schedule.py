@@ -21,7 +21,7 @@ from typing import Any
 import click
 
 from ..settings.engine import EngineSettings
-from ..simulate_cli import find_scenario
+from ..simulation.command import find_scenario
 from .scenario import Scenario, ScenarioError, load_scenario
 
 DEVICE = "torch"

@@ -266,7 +266,7 @@ class Engine:
         return readings
 
     def skip_steps(self, steps: int) -> None:
-        """Count steps that were computed at once (fused.py)."""
+        """Count steps that were computed at once (simulation/fused.py)."""
         self._steps += steps
         if self.runner.calls is not None:
             self.runner.calls.ran(steps)

@@ -15,7 +15,7 @@ from ..step import Padding, StepPlan, StopReason
 class Continuous:
     """Requests come and go at any step."""
 
-    fusable = True  # stretches of pure decode steps may be computed at once (fused.py)
+    fusable = True  # stretches of pure decode steps may be computed at once (simulation/fused.py)
 
     def begin(self, running: list[Request]) -> None:
         """A step begins."""

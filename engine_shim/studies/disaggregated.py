@@ -18,13 +18,13 @@ import numpy as np
 from ..clock import VirtualClock
 from ..demand.arrivals import Demand
 from ..devices.profiles import device_named
-from ..disaggregated.fleet import Fleet
-from ..disaggregated.instance import Instance
-from ..disaggregated.link import TransferLink
-from ..disaggregated.simulation import settings_for
 from ..engine.engine import Engine
 from ..request import Request, Stage
 from ..settings.engine import EngineSettings
+from ..simulation.disaggregated.fleet import Fleet
+from ..simulation.disaggregated.instance import Instance
+from ..simulation.disaggregated.link import TransferLink
+from ..simulation.disaggregated.simulation import settings_for
 from .played import play_load, streams_of
 from .silence import Silence
 

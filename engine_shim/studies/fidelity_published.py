@@ -22,7 +22,7 @@ from ..model.shapes import SHAPES, Shape
 from ..request import Request
 from ..runners.modelled.runner import ModelRunner
 from ..settings.engine import EngineSettings, room_tokens
-from ..simulate import play
+from ..simulation.play import play
 from .silence import Silence
 
 FILE = Path(__file__).with_name("published.toml")

@@ -15,7 +15,7 @@ from typing import IO, cast
 import psutil
 
 from ..demand.scenario import Scenario, parse_scenario
-from ..simulation import simulate
+from ..simulation.assemble import simulate
 
 RATE_PER_S = 400.0
 LOOKS = 6

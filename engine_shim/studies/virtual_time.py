@@ -21,7 +21,7 @@ from ..engine.engine import Engine
 from ..request import Request
 from ..runners.modelled.runner import ModelRunner
 from ..settings.engine import EngineSettings
-from ..simulate import play
+from ..simulation.play import play
 from .played import streams_of
 from .silence import Silence
 

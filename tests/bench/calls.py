@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from engine_shim.demand.scenario import load_scenario
-from engine_shim.simulation import simulate
+from engine_shim.simulation.assemble import simulate
 from gpuwatch.model import Batch
 
 Call = tuple[float, tuple[Batch, ...]]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 
 from engine_shim.demand.scenario import load_scenario
-from engine_shim.simulation import simulate
+from engine_shim.simulation.assemble import simulate
 from engine_shim.studies.virtual_time import DAY, DAY_S, FORTY, speed
 from tests.bench.calls import SCENARIOS, world
 from tests.bench.row import Row

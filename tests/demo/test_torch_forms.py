@@ -17,7 +17,7 @@ import pytest
 from engine_shim.demand.scenario import load_scenario
 from engine_shim.devices.profile_file import device_text
 from engine_shim.devices.profiles import DEVICES
-from engine_shim.simulation import simulate
+from engine_shim.simulation.assemble import simulate
 from gpuwatch.sources.files.capture import read_capture
 from tests.bench.scores.play import Seen, judged, seen
 

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from engine_shim.demand.scenario import Scenario, load_scenario
-from engine_shim.simulation import simulate
+from engine_shim.simulation.assemble import simulate
 
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
 

@@ -11,7 +11,7 @@ from engine_shim.engine.engine import Engine
 from engine_shim.request import Request, Stage
 from engine_shim.runners.modelled.runner import READINGS, ModelRunner
 from engine_shim.settings.engine import EngineSettings
-from engine_shim.simulate import play
+from engine_shim.simulation.play import play
 from engine_shim.step import STEP_FIELDS
 
 

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_shim.demand.scenario import parse_scenario
-from engine_shim.disaggregated.link import TransferLink
 from engine_shim.faults import Slowdown
 from engine_shim.request import Stage
 from engine_shim.serving import ServeOptions, build
 from engine_shim.settings.engine import EngineSettings
-from engine_shim.simulation import simulate
+from engine_shim.simulation.assemble import simulate
+from engine_shim.simulation.disaggregated.link import TransferLink
 from engine_shim.studies.disaggregated import APART, CHAT, ENGINE, LONG, gaps_s, play_fleet
 from engine_shim.studies.played import play_load
 

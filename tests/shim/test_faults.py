@@ -19,7 +19,7 @@ from engine_shim.faults.table import _keys
 from engine_shim.request import Stage
 from engine_shim.runners.modelled.runner import ModelRunner
 from engine_shim.settings.engine import EngineSettings
-from engine_shim.simulate import play
+from engine_shim.simulation.play import play
 from tests.shim.playing import Transcript, request, steady
 
 DOCS = Path(__file__).parents[2] / "docs" / "faults.md"

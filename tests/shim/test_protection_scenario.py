@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine_shim.demand.scenario import ScenarioError, load_scenario
-from engine_shim.simulation import simulate
+from engine_shim.simulation.assemble import simulate
 
 SCENARIO = """
 about = "Twice what the engine can do, from two tenants who wait a second and a half."

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from engine_shim.simulate_cli import simulate
+from engine_shim.simulation.command import simulate
 
 SHORT = ["healthy_long_prefill", "--duration", "5"]
 

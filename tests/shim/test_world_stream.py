@@ -16,7 +16,7 @@ from engine_shim.demand.scenario import parse_scenario
 from engine_shim.devices.profiles import device_named
 from engine_shim.runners.modelled.device_window import DeviceWindow
 from engine_shim.settings.engine import EngineSettings
-from engine_shim.simulation import simulate
+from engine_shim.simulation.assemble import simulate
 from engine_shim.step import REQUEST_FIELDS, STEP_FIELDS
 
 START = 1_764_000_000.0

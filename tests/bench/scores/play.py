@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from engine_shim.simulation import simulate
+from engine_shim.simulation.assemble import simulate
 from gpuwatch.config import Config
 from gpuwatch.model import Incident, Tick, Verdict
 from gpuwatch.pipeline import Pipeline

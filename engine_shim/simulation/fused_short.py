@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .engine.engine import Engine
-from .step import STEP_FIELDS, StepPlan
+from ..engine.engine import Engine
+from ..step import STEP_FIELDS, StepPlan
 
 _STEP, _BEGUN, _ENDED, _DECODES, _RUNNING, _USED, _CACHED, _RESERVED, _UNUSED, _FINISHED, _GENERATED = (
     STEP_FIELDS.index(name)

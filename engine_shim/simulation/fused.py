@@ -16,13 +16,13 @@ from typing import Protocol
 
 import numpy as np
 
-from .clock import VirtualClock
-from .engine.engine import Engine
+from ..clock import VirtualClock
+from ..engine.engine import Engine
+from ..request import Request
+from ..step import STEP_FIELDS, StepPlan
 from .fused_course import Course, course_of
 from .fused_queue import QueueColumns, can_admit, first_finish_admits
 from .fused_short import Steps, short_stretch
-from .request import Request
-from .step import STEP_FIELDS, StepPlan
 
 MAX_STEPS = 256
 WORTH_STEPS = 3  # a short stretch costs about as much as two plain steps and a little for each of its own

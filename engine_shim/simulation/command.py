@@ -13,10 +13,10 @@ from typing import IO
 
 import click
 
-from .devices.profiles import DEVICES, device_named
+from ..devices.profiles import DEVICES, device_named
 from .world import MODES
 
-_HERE = Path(__file__).resolve().parent.parent
+_HERE = Path(__file__).resolve().parents[2]
 # Beside a checkout's package, and where the wheel puts them.
 SCENARIO_FOLDERS = (_HERE / "tests" / "scenarios", _HERE / "gpuwatch" / "scenarios")
 
@@ -53,8 +53,8 @@ def simulate(
     out: str,
 ) -> None:
     """Play SCENARIO, a path or the name of one that is shipped, and write its world stream (docs/capture.md)."""
-    from .demand.scenario import ScenarioError, load_scenario
-    from .simulation import simulate as play
+    from ..demand.scenario import ScenarioError, load_scenario
+    from .assemble import simulate as play
 
     path = find_scenario(scenario)
     try:

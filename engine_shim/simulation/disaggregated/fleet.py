@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
 
-from ..clock import VirtualClock
-from ..engine.engine import Engine, RequestRejected
-from ..request import Request
-from ..simulate import Arrivals
+from ...clock import VirtualClock
+from ...engine.engine import Engine, RequestRejected
+from ...request import Request
+from ..play import Arrivals
 from .instance import Instance
 from .prefill_side import PrefillScheduler
 

@@ -9,12 +9,12 @@ import math
 from collections import deque
 from collections.abc import Callable
 
-from ..engine.counters import Counters
-from ..engine.scheduler import Scheduler
-from ..kv.pool import KvPool
-from ..request import Request, Stage
-from ..settings.engine import EngineSettings
-from ..step import StepPlan
+from ...engine.counters import Counters
+from ...engine.scheduler import Scheduler
+from ...kv.pool import KvPool
+from ...request import Request, Stage
+from ...settings.engine import EngineSettings
+from ...step import StepPlan
 
 # (request, tokens whose KV it lacks, clock time) -> clock time of arrival
 Fetch = Callable[[Request, int, float], float]

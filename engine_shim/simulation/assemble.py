@@ -7,27 +7,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO
 
-from . import __version__
-from .clock import VirtualClock
-from .demand.arrivals import Demand
-from .demand.capacity import rate_per_s, shortest_tokens
-from .demand.scenario import Scenario
-from .devices.profiles import Device, device_named
-from .engine.engine import Engine
-from .engine.speculative import SpeculationCounts
-from .engine.step_extras import step_fields
-from .faults import HUNG_COLLECTIVE, SLOW_TRANSFER, Faults
-from .policies import queue_rank
-from .protection.protection import rejection_reasons
-from .runners.modelled.device_window import DeviceWindow
-from .runners.modelled.runner import ModelRunner
-from .settings.engine import EngineSettings
-from .simulate import play
-from .telemetry import EngineInfo, build_telemetry
-from .telemetry.compute_page import compute_families, vllm_families
-from .telemetry.gpu_page import Gpu, GpuPage
-from .telemetry.held_up_page import show_held_up
-from .telemetry.protection_page import protection_families
+from .. import __version__
+from ..clock import VirtualClock
+from ..demand.arrivals import Demand
+from ..demand.capacity import rate_per_s, shortest_tokens
+from ..demand.scenario import Scenario
+from ..devices.profiles import Device, device_named
+from ..engine.engine import Engine
+from ..engine.speculative import SpeculationCounts
+from ..engine.step_extras import step_fields
+from ..faults import HUNG_COLLECTIVE, SLOW_TRANSFER, Faults
+from ..policies import queue_rank
+from ..protection.protection import rejection_reasons
+from ..runners.modelled.device_window import DeviceWindow
+from ..runners.modelled.runner import ModelRunner
+from ..settings.engine import EngineSettings
+from ..telemetry import EngineInfo, build_telemetry
+from ..telemetry.compute_page import compute_families, vllm_families
+from ..telemetry.gpu_page import Gpu, GpuPage
+from ..telemetry.held_up_page import show_held_up
+from ..telemetry.protection_page import protection_families
+from .play import play
 from .world import World
 
 ENGINE_NAME = "shim"

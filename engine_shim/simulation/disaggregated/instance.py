@@ -6,19 +6,19 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..clock import VirtualClock
-from ..devices.profiles import Device
-from ..engine.counters import Counters
-from ..engine.engine import Engine
-from ..engine.scheduler import Scheduler
-from ..engine.step_extras import step_fields
-from ..faults import FOREVER
-from ..kv.pool import KvPool
-from ..request import Request, Stage
-from ..runners.modelled.runner import NO_WORK, ModelRunner
-from ..settings.engine import EngineSettings
-from ..simulate import EMPTY_STEP_S, Observer, StepLog
-from ..step import Telemetry
+from ...clock import VirtualClock
+from ...devices.profiles import Device
+from ...engine.counters import Counters
+from ...engine.engine import Engine
+from ...engine.scheduler import Scheduler
+from ...engine.step_extras import step_fields
+from ...faults import FOREVER
+from ...kv.pool import KvPool
+from ...request import Request, Stage
+from ...runners.modelled.runner import NO_WORK, ModelRunner
+from ...settings.engine import EngineSettings
+from ...step import Telemetry
+from ..play import EMPTY_STEP_S, Observer, StepLog
 from .decode_side import DecodeScheduler
 from .link import TransferLink
 from .prefill_side import PrefillScheduler

@@ -14,21 +14,21 @@ from typing import IO, TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from . import __version__
-from .demand.arrivals import Demand
-from .devices.state import NORMAL
-from .faults import Faults
-from .faults.view import HOST, FaultView
-from .request import Request, Stage
-from .runners.modelled.device_window import DeviceWindow
-from .step import STEP_FIELDS
-from .telemetry import EngineTelemetry
-from .telemetry.gpu_page import GpuPage
-from .telemetry.milestones import stage_spans
-from .telemetry.otlp_wire import OtlpEncoder
+from .. import __version__
+from ..demand.arrivals import Demand
+from ..devices.state import NORMAL
+from ..faults import Faults
+from ..faults.view import HOST, FaultView
+from ..request import Request, Stage
+from ..runners.modelled.device_window import DeviceWindow
+from ..step import STEP_FIELDS
+from ..telemetry import EngineTelemetry
+from ..telemetry.gpu_page import GpuPage
+from ..telemetry.milestones import stage_spans
+from ..telemetry.otlp_wire import OtlpEncoder
 
 if TYPE_CHECKING:
-    from .engine.engine import Engine
+    from ..engine.engine import Engine
 
 MODES = ("full", "wire", "vllm-defaults")
 TABLE_ROWS = 64

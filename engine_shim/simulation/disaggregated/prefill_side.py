@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ..engine.counters import Counters
-from ..engine.scheduler import Scheduler
-from ..kv.blocks import OutOfBlocksError
-from ..kv.pool import KvPool
-from ..request import Request
-from ..settings.engine import EngineSettings
+from ...engine.counters import Counters
+from ...engine.scheduler import Scheduler
+from ...kv.blocks import OutOfBlocksError
+from ...kv.pool import KvPool
+from ...request import Request
+from ...settings.engine import EngineSettings
 
 
 class PrefillScheduler(Scheduler):

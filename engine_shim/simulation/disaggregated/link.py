@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from ..faults import Faults, Slowdown
-from ..telemetry.exposition import Histogram
+from ...faults import Faults, Slowdown
+from ...telemetry.exposition import Histogram
 
 SECONDS_BOUNDS = (
     0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0,

@@ -18,14 +18,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .clock import VirtualClock
-from .engine.engine import Engine, OpenStep, RequestRejected
-from .engine.step_extras import step_fields
-from .faults import FOREVER, Fault, Faults
+from ..clock import VirtualClock
+from ..engine.engine import Engine, OpenStep, RequestRejected
+from ..engine.step_extras import step_fields
+from ..faults import FOREVER, Fault, Faults
+from ..request import Request, Stage
+from ..runners.modelled.runner import NO_WORK, ModelRunner
 from .fused import Fuser, Stretch
 from .fused_short import Steps
-from .request import Request, Stage
-from .runners.modelled.runner import NO_WORK, ModelRunner
 
 # How long a step lasts that could schedule nobody although requests wait: the engine looks again and again.
 EMPTY_STEP_S = 0.05

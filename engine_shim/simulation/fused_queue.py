@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from .engine.engine import Engine
+from ..engine.engine import Engine
+from ..step import STEP_FIELDS, StopReason
 from .fused_course import Course
-from .step import STEP_FIELDS, StopReason
 
 _COLUMN = {name: index for index, name in enumerate(STEP_FIELDS)}
 

@@ -10,22 +10,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO
 
-from ..clock import VirtualClock
-from ..demand.arrivals import Demand
-from ..demand.scenario import Scenario
-from ..devices.profiles import Device
-from ..faults import SLOW_TRANSFER, Slowdown
-from ..policies import queue_rank
-from ..runners.modelled.device_window import DeviceWindow
-from ..settings.engine import EngineSettings
-from ..simulation import Place, blocks_of, demand_of, gpu_pages_of, info_of
-from ..telemetry import EngineTelemetry, build_telemetry
-from ..telemetry.protection_page import protection_families
-from ..telemetry.transfer_page import decode_families, prefill_families
+from ...clock import VirtualClock
+from ...demand.arrivals import Demand
+from ...demand.scenario import Scenario
+from ...devices.profiles import Device
+from ...faults import SLOW_TRANSFER, Slowdown
+from ...policies import queue_rank
+from ...runners.modelled.device_window import DeviceWindow
+from ...settings.engine import EngineSettings
+from ...telemetry import EngineTelemetry, build_telemetry
+from ...telemetry.protection_page import protection_families
+from ..assemble import Place, blocks_of, demand_of, gpu_pages_of, info_of
 from ..world import World
 from .fleet import Fleet
 from .instance import Instance
 from .link import TransferLink
+from .transfer_page import decode_families, prefill_families
 
 
 @dataclass(frozen=True, slots=True)

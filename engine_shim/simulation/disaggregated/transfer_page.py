@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .exposition import Family, histogram, single
+from ...telemetry.exposition import Family, histogram, single
 
 if TYPE_CHECKING:
-    from ..disaggregated.link import TransferLink
+    from .link import TransferLink
 
 
 def prefill_families(kept: Callable[[], int]) -> list[Family]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .engine.engine import Engine
+from ..engine.engine import Engine
 
 _COUNT = np.arange(1024)
 
