@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ..model.quantized.stored import KERNELS, WEIGHT_TYPES
-
-if TYPE_CHECKING:
-    from .engine import EngineSettings
+from .keys import EngineKeys
 
 SPECULATIVE = ("none", "ngram")
 MOST_DRAFT_TOKENS = 32
 
 
-def check_compute(settings: EngineSettings) -> None:
+def check_compute(settings: EngineKeys) -> None:
     """Everything that concerns how tokens are computed."""
     for key, allowed in (("weights", WEIGHT_TYPES), ("speculative", SPECULATIVE)):
         if getattr(settings, key) not in allowed:
@@ -32,7 +28,7 @@ def check_compute(settings: EngineSettings) -> None:
         _check_speculation(settings)
 
 
-def _check_speculation(settings: EngineSettings) -> None:
+def _check_speculation(settings: EngineKeys) -> None:
     if settings.batching != "continuous":
         raise ValueError('speculative needs batching = "continuous": rows of a static batch move in step')
     if settings.prefill_devices:

@@ -15,6 +15,7 @@ from ..devices.profiles import Device
 from ..model.quantized.stored import model_bytes
 from ..model.shapes import BYTES_PER_VALUE, KV_TYPES, Shape, shape_named
 from .compute import check_compute
+from .keys import EngineKeys
 from .policies import check_policies
 from .protection import check_protection
 
@@ -27,57 +28,8 @@ WORKSPACE_BYTES = 1e9
 
 
 @dataclass(frozen=True)
-class EngineSettings:
-    """See docs/scenario.md. `kv_pool_tokens` wins over `kv_pool_ratio`, the share of the device's room that is used."""
-
-    model: str = "tiny"
-    max_num_seqs: int = 64
-    max_step_tokens: int = 8192
-    chunked_prefill: bool = True
-    max_chunk_tokens: int = 0  # the largest prefill chunk of one request in a step; 0: only the step's budget limits it
-    block_tokens: int = 16
-    kv_pool_tokens: int = 0
-    kv_pool_ratio: float = 1.0
-    watermark_ratio: float = 0.01
-    admission: str = "fifo"
-    reserve: str = "none"
-    prefix_cache: bool = True
-    max_model_len: int = 131_072
-    max_waiting: int = 100_000
-    accept_oversized: bool = False
-    dtype: str = "bf16"
-    kv_dtype: str = "bf16"
-    tensor_parallel: int = 1
-    memory_ratio: float = 0.9
-    least_step_s: float = 0.0  # on torch: no step takes less, so that a small model stands for a slower device
-    kv_layout: str = "paged"
-    prefix_evict: str = "lru"
-    prefix_cache_ratio: float = 1.0
-    batching: str = "continuous"
-    scheduling: str = "fifo"
-    wait_limit_s: float = 0.0
-    ageing_s: float = 60.0
-    prefill_step_share: float = 1.0
-    prefill_step_seconds: float = 0.0
-    max_long_prefills: int = 0
-    long_prefill_tokens: int = 4096
-    prefill_devices: int = 0
-    decode_devices: int = 0
-    kv_transfer_bytes_per_s: float = 25e9
-    kv_transfer_latency_s: float = 0.001
-    rate_limit_per_s: float = 0.0
-    rate_limit_burst: int = 0
-    max_concurrency: int = 0
-    queue_target_s: float = 0.0
-    queued_tokens_target_s: float = 0.0
-    deadline_rejection: bool = False
-    response_cache_entries: int = 0
-    weights: str = "dtype"
-    quantization_fallback: bool = False
-    speculative: str = "none"
-    speculative_tokens: int = 4
-    speculative_noise: float = 0.0
-    speculative_acceptance: float = 0.7  # modelled: chance of each draft token, where those before it were accepted
+class EngineSettings(EngineKeys):
+    """The keys, checked when they are put together."""
 
     def __post_init__(self) -> None:
         self._check_types()

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .engine import EngineSettings
+from .keys import EngineKeys
 
 SCHEDULING = ("fifo", "fifo_wait_limit", "priority", "shortest_prompt")
 BATCHING = ("continuous", "static")
@@ -13,7 +10,7 @@ LONGEST_S = 86_400.0
 MOST_DEVICES = 64
 
 
-def check_policies(settings: EngineSettings) -> None:
+def check_policies(settings: EngineKeys) -> None:
     """Everything that concerns policies."""
     for key, allowed in (("scheduling", SCHEDULING), ("batching", BATCHING)):
         if getattr(settings, key) not in allowed:
@@ -23,7 +20,7 @@ def check_policies(settings: EngineSettings) -> None:
     _check_disaggregation(settings)
 
 
-def _check_waits(settings: EngineSettings) -> None:
+def _check_waits(settings: EngineKeys) -> None:
     if not 0 < settings.ageing_s <= LONGEST_S:
         raise ValueError(f"ageing_s must be above 0 and at most a day, not {settings.ageing_s}")
     if not 0 <= settings.wait_limit_s <= LONGEST_S:
@@ -43,7 +40,7 @@ def _check_waits(settings: EngineSettings) -> None:
         )
 
 
-def _check_prefill_budget(settings: EngineSettings) -> None:
+def _check_prefill_budget(settings: EngineKeys) -> None:
     if not 0 < settings.prefill_step_share <= 1:
         raise ValueError(f"prefill_step_share must be above 0 and at most 1, not {settings.prefill_step_share}")
     if not 0 <= settings.prefill_step_seconds <= 10:
@@ -60,7 +57,7 @@ def _check_prefill_budget(settings: EngineSettings) -> None:
         raise ValueError(f"{limited[0]} cuts prompts, which needs chunked_prefill; set it or remove {limited[0]}")
 
 
-def _check_disaggregation(settings: EngineSettings) -> None:
+def _check_disaggregation(settings: EngineKeys) -> None:
     for key in ("prefill_devices", "decode_devices"):
         if not 0 <= getattr(settings, key) <= MOST_DEVICES:
             raise ValueError(f"{key} must be between 0 and {MOST_DEVICES}, not {getattr(settings, key)}")

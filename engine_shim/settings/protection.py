@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .engine import EngineSettings
+from .keys import EngineKeys
 
 MOST_PER_S = 1e6
 LONGEST_S = 3600.0
 MOST_ENTRIES = 100_000
 
 
-def check_protection(settings: EngineSettings) -> None:
+def check_protection(settings: EngineKeys) -> None:
     """Everything that concerns protection."""
     limits = {
         "rate_limit_per_s": MOST_PER_S, "rate_limit_burst": MOST_PER_S, "max_concurrency": MOST_PER_S,
