@@ -14,7 +14,8 @@ from typing import Any
 
 from engine_shim import __version__
 from engine_shim.clock import Clock, RealClock
-from engine_shim.devices.profiles import Device, device_named
+from engine_shim.devices.profile_file import device_named
+from engine_shim.devices.profiles import Device
 from engine_shim.engine.engine import Engine
 from engine_shim.engine.scheduler import Scheduler
 from engine_shim.engine.speculative import SpeculationCounts

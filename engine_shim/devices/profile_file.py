@@ -24,6 +24,15 @@ _MAY_BE_ZERO = {
 _MAY_BE_NAN = ("power_limit_watts", "idle_power_watts")  # what is not known is not drawn
 
 
+def device_named(name: str) -> Device:
+    """The profile of that name, or of that file if it ends in .toml; ValueError lists the known ones."""
+    if name.endswith(".toml"):
+        return read_device(Path(name))
+    if name not in DEVICES:
+        raise ValueError(f"device {name!r} is not known; use one of {', '.join(DEVICES)}, or a profile (*.toml)")
+    return DEVICES[name]
+
+
 def read_device(path: Path) -> Device:
     """The profile in the file."""
     try:

@@ -11,7 +11,6 @@ next to what was published. A profile can also be a file, fitted to a real devic
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 GB = 1e9
 TERA = 1e12
@@ -86,14 +85,3 @@ DEVICES = {
         ),
     )
 }  # fmt: skip
-
-
-def device_named(name: str) -> Device:
-    """The profile of that name, or of that file if it ends in .toml; ValueError lists the known ones."""
-    if name.endswith(".toml"):
-        from .profile_file import read_device
-
-        return read_device(Path(name))
-    if name not in DEVICES:
-        raise ValueError(f"device {name!r} is not known; use one of {', '.join(DEVICES)}, or a profile (*.toml)")
-    return DEVICES[name]

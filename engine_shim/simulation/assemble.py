@@ -12,7 +12,8 @@ from ..clock import VirtualClock
 from ..demand.arrivals import Demand
 from ..demand.capacity import rate_per_s, shortest_tokens
 from ..demand.scenario import Scenario
-from ..devices.profiles import Device, device_named
+from ..devices.profile_file import device_named
+from ..devices.profiles import Device
 from ..engine.engine import Engine
 from ..engine.speculative import SpeculationCounts
 from ..engine.step_extras import step_fields

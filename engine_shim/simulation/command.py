@@ -13,7 +13,8 @@ from typing import IO
 
 import click
 
-from ..devices.profiles import DEVICES, device_named
+from ..devices.profile_file import device_named
+from ..devices.profiles import DEVICES
 from .world import MODES
 
 _HERE = Path(__file__).resolve().parents[2]

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..clock import VirtualClock
 from ..demand.arrivals import Demand
-from ..devices.profiles import device_named
+from ..devices.profile_file import device_named
 from ..engine.engine import Engine
 from ..request import Request, Stage
 from ..settings.engine import EngineSettings

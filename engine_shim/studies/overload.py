@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..demand.capacity import capacity_per_s
-from ..devices.profiles import device_named
+from ..devices.profile_file import device_named
 from ..runners.modelled.runner import ModelRunner
 from ..settings.engine import EngineSettings
 from .played import Played, play_load, streams_of

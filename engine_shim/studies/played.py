@@ -16,7 +16,7 @@ from ..clock import VirtualClock
 from ..demand.arrivals import Demand
 from ..demand.streams import Stream, read_stream
 from ..demand.tables import LoadTable
-from ..devices.profiles import device_named
+from ..devices.profile_file import device_named
 from ..engine.engine import Engine
 from ..request import Request, Stage
 from ..runners.modelled.runner import ModelRunner

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..clock import VirtualClock
 from ..demand.arrivals import Demand
-from ..devices.profiles import device_named
+from ..devices.profile_file import device_named
 from ..engine.engine import Engine
 from ..request import Request
 from ..runners.modelled.runner import ModelRunner

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from engine_shim.clock import VirtualClock
-from engine_shim.devices.profiles import device_named
+from engine_shim.devices.profile_file import device_named
 from engine_shim.engine.engine import Engine
 from engine_shim.request import Request, Stage
 from engine_shim.runners.modelled.runner import READINGS, ModelRunner

@@ -14,8 +14,8 @@ from engine_shim.calibrate.measure import probe_seconds
 from engine_shim.calibrate.probes import Probe, probes
 from engine_shim.cli import main as shim
 from engine_shim.clock import VirtualClock
-from engine_shim.devices.profile_file import device_text, read_device
-from engine_shim.devices.profiles import DEVICES, Device, device_named
+from engine_shim.devices.profile_file import device_named, device_text, read_device
+from engine_shim.devices.profiles import DEVICES, Device
 from engine_shim.runners.modelled.runner import ModelRunner
 from engine_shim.serving import ServeOptions, build
 from engine_shim.settings.engine import EngineSettings

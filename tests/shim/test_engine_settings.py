@@ -2,7 +2,8 @@
 
 import pytest
 
-from engine_shim.devices.profiles import DEVICES, device_named
+from engine_shim.devices.profile_file import device_named
+from engine_shim.devices.profiles import DEVICES
 from engine_shim.model.shapes import SHAPES, Shape, shape_named
 from engine_shim.settings.engine import EngineSettings, room_tokens
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from engine_shim.clock import VirtualClock
 from engine_shim.demand.impatience import Impatience, Retry
-from engine_shim.devices.profiles import device_named
+from engine_shim.devices.profile_file import device_named
 from engine_shim.engine.engine import Engine
 from engine_shim.faults import KINDS, Faults, fault_from_table
 from engine_shim.faults.host import CpuQuota, Quota

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine_shim.devices.profiles import device_named
+from engine_shim.devices.profile_file import device_named
 from engine_shim.runners.modelled.runner import READINGS, ModelRunner, PacedRunner
 from engine_shim.settings.engine import EngineSettings
 from engine_shim.step import StepPlan

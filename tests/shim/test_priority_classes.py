@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from engine_shim.clock import VirtualClock
-from engine_shim.devices.profiles import device_named
+from engine_shim.devices.profile_file import device_named
 from engine_shim.engine.engine import Engine
 from engine_shim.http.protocol import ApiError, Ask, ServedModel, read_completion
 from engine_shim.model.tokens import CharTokenizer

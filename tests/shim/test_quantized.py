@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_shim.clock import VirtualClock
-from engine_shim.devices.profiles import device_named
+from engine_shim.devices.profile_file import device_named
 from engine_shim.model.config import config_of
 from engine_shim.model.llama import Storage
 from engine_shim.model.quantized import int4, int8

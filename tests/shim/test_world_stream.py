@@ -13,7 +13,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine_shim.demand.scenario import parse_scenario
-from engine_shim.devices.profiles import device_named
+from engine_shim.devices.profile_file import device_named
 from engine_shim.runners.modelled.device_window import DeviceWindow
 from engine_shim.settings.engine import EngineSettings
 from engine_shim.simulation.assemble import simulate

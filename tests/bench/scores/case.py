@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from engine_shim.demand.scenario import Scenario, parse_scenario
-from engine_shim.devices.profiles import device_named
+from engine_shim.devices.profile_file import device_named
 from engine_shim.settings.engine import EngineSettings, room_tokens
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
