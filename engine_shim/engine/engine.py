@@ -286,5 +286,5 @@ class Engine:
             pool.held_slots_tokens - scheduler.written_tokens - prefill_tokens - decode_tokens - draft_tokens,
             *self.counters.row(),
         ]  # fmt: skip
-        record += [extra.read(self) for extra in self._extra_fields]
+        record += [extra.read(scheduler) for extra in self._extra_fields]
         return record

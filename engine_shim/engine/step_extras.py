@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ..settings.engine import EngineSettings
 from ..step import STEP_FIELDS
-
-if TYPE_CHECKING:
-    from .engine import Engine
+from .scheduler import Scheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +20,7 @@ class ExtraField:
 
     name: str
     present: Callable[[EngineSettings], bool]
-    read: Callable[[Engine], float]
+    read: Callable[[Scheduler], float]
 
 
 def _speculates(settings: EngineSettings) -> bool:
@@ -34,18 +31,16 @@ EXTRA_FIELDS = (
     ExtraField(
         "kv_transfers",
         lambda settings: settings.prefill_devices > 0,
-        lambda engine: engine.scheduler.kv_transfers,
+        lambda scheduler: scheduler.kv_transfers,
     ),
     ExtraField(
         "kv_largest_free_blocks",
         lambda settings: settings.kv_layout == "contiguous",
-        lambda engine: engine.pool.largest_free_blocks,
+        lambda scheduler: scheduler.pool.largest_free_blocks,
     ),
-    ExtraField("draft_tokens", _speculates, lambda engine: engine.scheduler.speculation.planned_tokens),
-    ExtraField("drafted_tokens_total", _speculates, lambda engine: engine.scheduler.speculation.counts.draft_tokens),
-    ExtraField(
-        "accepted_tokens_total", _speculates, lambda engine: engine.scheduler.speculation.counts.accepted_tokens
-    ),
+    ExtraField("draft_tokens", _speculates, lambda scheduler: scheduler.speculation.planned_tokens),
+    ExtraField("drafted_tokens_total", _speculates, lambda scheduler: scheduler.speculation.counts.draft_tokens),
+    ExtraField("accepted_tokens_total", _speculates, lambda scheduler: scheduler.speculation.counts.accepted_tokens),
 )
 
 
