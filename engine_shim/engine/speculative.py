@@ -17,16 +17,13 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 from zlib import crc32
 
 from ..request import Request
 from ..settings.engine import EngineSettings
 from ..step import StepPlan
 from .ngram import NgramIndex
-
-if TYPE_CHECKING:
-    from .running import RunningRequests
 
 
 @dataclass(slots=True)
@@ -47,6 +44,26 @@ class SpeculationCounts:
             self.accepted_at[position] += 1
 
 
+class Books(Protocol):
+    """What drafts ask of those who keep the books of running requests (running.py)."""
+
+    def growth_tokens(self, request: Request) -> int:
+        """Tokens that it may add before somebody must be preempted for it."""
+        ...
+
+    def give_draft_blocks(self, request: Request, tokens: int) -> None:
+        """Blocks for so many tokens beyond those computed."""
+        ...
+
+    def take_draft_blocks(self, request: Request) -> None:
+        """Take back what reaches beyond its tokens."""
+        ...
+
+    def book_accepted(self, request: Request, token: int, done: list[Request]) -> None:
+        """One more token of its output; append the request to `done` if it finishes with it."""
+        ...
+
+
 class Speculation(Protocol):
     """What is asked at the end of planning a step, and of booking it."""
 
@@ -54,11 +71,11 @@ class Speculation(Protocol):
     counts: SpeculationCounts
     planned_tokens: int  # of drafts, in the latest plan
 
-    def draft(self, plan: StepPlan, books: RunningRequests) -> None:
+    def draft(self, plan: StepPlan, books: Books) -> None:
         """Add drafts for requests of `plan.decode`."""
         ...
 
-    def complete(self, plan: StepPlan, books: RunningRequests, done: list[Request]) -> None:
+    def complete(self, plan: StepPlan, books: Books, done: list[Request]) -> None:
         """Book the tokens that were accepted beyond the first of each request; append to `done` those that finish."""
         ...
 
@@ -76,10 +93,10 @@ class NoSpeculation:
     def __init__(self) -> None:
         self.counts = SpeculationCounts()
 
-    def draft(self, plan: StepPlan, books: RunningRequests) -> None:
+    def draft(self, plan: StepPlan, books: Books) -> None:
         """None."""
 
-    def complete(self, plan: StepPlan, books: RunningRequests, done: list[Request]) -> None:
+    def complete(self, plan: StepPlan, books: Books, done: list[Request]) -> None:
         """Nothing was drafted."""
 
     def forget(self, request: Request) -> None:
@@ -100,7 +117,7 @@ class NgramSpeculation:
         self.counts = SpeculationCounts(accepted_at=[0] * settings.speculative_tokens)
         self.planned_tokens = 0
 
-    def draft(self, plan: StepPlan, books: RunningRequests) -> None:
+    def draft(self, plan: StepPlan, books: Books) -> None:
         """See Speculation."""
         budget = self._step_tokens - len(plan.decode) - sum(chunk for _, chunk in plan.prefill)
         for request in plan.decode:
@@ -130,7 +147,7 @@ class NgramSpeculation:
             for token in guessed
         ]
 
-    def complete(self, plan: StepPlan, books: RunningRequests, done: list[Request]) -> None:
+    def complete(self, plan: StepPlan, books: Books, done: list[Request]) -> None:
         """See Speculation."""
         for request, drafted in plan.drafts.items():
             accepted = plan.accepted.get(request, [])
