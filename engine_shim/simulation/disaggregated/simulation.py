@@ -20,7 +20,7 @@ from ...runners.modelled.device_window import DeviceWindow
 from ...settings.engine import EngineSettings
 from ...telemetry import EngineTelemetry, build_telemetry
 from ...telemetry.protection_page import protection_families
-from ..assemble import Place, blocks_of, demand_of, gpu_pages_of, info_of
+from ..parts import Place, blocks_of, demand_of, gpu_pages_of, info_of
 from ..world import World
 from .fleet import Fleet
 from .instance import Instance
@@ -69,7 +69,7 @@ def simulate_fleet(
     until_s: float | None,
     on_poll: Callable[[float], None] | None,
 ) -> None:
-    """As simulation.simulate."""
+    """As assemble.simulate."""
     clock = VirtualClock()
     start = clock.now()
     demand = demand_of(scenario, device, seed, start)
