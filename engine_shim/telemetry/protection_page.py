@@ -8,10 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
-from ..http.response_cache import ResponseCache
 from ..protection.protection import Protection, Unprotected
 from .exposition import Family, single
+
+
+class KeptAnswers(Protocol):
+    """A response cache, as far as the page shows it: how many answers it keeps, and how many it has given."""
+
+    given: int
+
+    def __len__(self) -> int: ...
+
 
 Current = Callable[[], Unprotected]  # of the engine's present life
 
@@ -46,7 +55,7 @@ def protection_families(current: Current) -> list[Family]:
     return [single(f"shim:{name}", "gauge", text, partial(_figure, current, read)) for name, text, read in _ROWS]
 
 
-def response_cache_families(cache: ResponseCache) -> list[Family]:
+def response_cache_families(cache: KeptAnswers) -> list[Family]:
     """How much is kept, and how many of the refused requests were given an answer all the same."""
     return [
         single("shim:response_cache_entries", "gauge", "Answers kept for degraded mode.", lambda: len(cache)),
