@@ -21,8 +21,8 @@ from typing import Any
 import click
 
 from ..settings.engine import EngineSettings
-from ..simulation.command import find_scenario
 from .scenario import Scenario, ScenarioError, load_scenario
+from .shipped import find_scenario
 
 DEVICE = "torch"
 _NOT_FOR_TORCH = ("dtype", "kv_dtype", "kv_pool_ratio", "tensor_parallel", "memory_ratio")

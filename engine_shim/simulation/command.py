@@ -13,16 +13,10 @@ from typing import IO
 
 import click
 
+from ..demand.shipped import find_scenario
 from ..devices.profile_file import device_named
 from ..devices.profiles import DEVICES
 from .world import MODES
-
-_HERE = Path(__file__).resolve().parents[2]
-# Beside a checkout's package, and where the wheel puts them.
-SCENARIO_FOLDERS = (_HERE / "tests" / "scenarios", _HERE / "gpuwatch" / "scenarios")
-
-# Scenarios of classes that have no rule yet lie apart: what plays all of them against the rules must not meet them.
-SCENARIO_PARTS = (".", "coming")
 
 
 @click.command()
@@ -87,20 +81,6 @@ def _known_device(name: str) -> str:
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
     return name
-
-
-def find_scenario(name: str) -> Path:
-    """The file of a scenario by path or by name. UsageError lists the known names."""
-    path = Path(name)
-    if path.suffix == ".toml" or path.is_file():
-        return path
-    folders = [folder / part for part in SCENARIO_PARTS for folder in SCENARIO_FOLDERS]
-    for folder in folders:
-        candidate = folder / f"{name}.toml"
-        if candidate.is_file():
-            return candidate
-    known = dict.fromkeys(file.stem for folder in folders for file in sorted(folder.glob("*.toml")))
-    raise click.UsageError(f"no scenario {name!r}; give a path, or one of: {', '.join(known) or '(none found)'}")
 
 
 def _pair(change: str) -> tuple[str, str]:
