@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,6 @@ from engine_shim.model.shapes import BYTES_PER_VALUE, KV_TYPES
 from engine_shim.settings.compute import SPECULATIVE
 from engine_shim.settings.engine import ADMISSION, KV_LAYOUT, PREFIX_EVICT, RESERVE, EngineSettings
 from engine_shim.settings.policies import BATCHING, SCHEDULING
-from engine_shim.studies import STUDIES
 
 # Help of each EngineSettings key.
 _HELP = {
@@ -102,11 +103,13 @@ class _ServeByDefault(click.Group):
         return super().get_command(ctx, cmd_name)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """What can be measured, each study by its module."""
+        """What can be measured, each study by its module. The wheel comes without them."""
+        if find_spec("engine_shim.studies") is None:
+            return
         with formatter.section(
             "Studies, each a module of its own: `python -m engine_shim.studies.NAME` prints a table"
         ):
-            formatter.write_dl(list(STUDIES.items()))
+            formatter.write_dl(list(import_module("engine_shim.studies").STUDIES.items()))
 
 
 # numpy and the scenario reader are not wanted by the server. Name of a command: its module, and what it is there.
@@ -118,10 +121,8 @@ _APART = {
 
 
 def _apart(name: str) -> click.Command:
-    import importlib
-
     module, attribute = _APART[name]
-    command: click.Command = getattr(importlib.import_module(module), attribute)
+    command: click.Command = getattr(import_module(module), attribute)
     return command
 
 
