@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import gpuwatch.pipeline
-from engine_shim.scenario import parse_scenario
-from engine_shim.simulation import simulate
+from engine_shim.demand.scenario import parse_scenario
+from engine_shim.simulation.assemble import simulate
 from gpuwatch.config import Config, EngineTarget
 from gpuwatch.diagnose import MaterialError, examine
 from gpuwatch.diagnose.content import Content
