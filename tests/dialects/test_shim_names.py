@@ -5,7 +5,8 @@ from pathlib import Path
 
 from gpuwatch.dialects import all_dialects
 
-TELEMETRY = Path(__file__).parents[2] / "engine_shim" / "telemetry"
+SHIM = Path(__file__).parents[2] / "engine_shim"
+PAGES = sorted({*(SHIM / "telemetry").glob("*.py"), *SHIM.rglob("*_page.py")})
 UNREAD = {
     "request_requeue_time_seconds", "step_seconds",  # the step ring has single steps, spans have stages
     "linear_kernel_info", "linear_calls_total",  # what a profile shows of kernels
@@ -19,7 +20,7 @@ UNREAD = {
 
 def named():
     """The names that stand in full in its sources."""
-    text = "\n".join(path.read_text() for path in sorted(TELEMETRY.glob("*.py")))
+    text = "\n".join(path.read_text() for path in PAGES)
     return set(re.findall(r'"shim:([a-z_]+[a-z])"', text))
 
 
@@ -30,5 +31,5 @@ def test_what_the_engine_exports_is_read_or_left_on_purpose():
 
 
 def test_nothing_is_left_unread_that_is_gone():
-    everything = "\n".join(path.read_text() for path in TELEMETRY.glob("*.py"))
+    everything = "\n".join(path.read_text() for path in PAGES)
     assert [name for name in UNREAD if name not in everything] == []
